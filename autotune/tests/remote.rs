@@ -297,24 +297,16 @@ fn candidates_are_measured_in_one_process() {
 }
 
 #[test]
-fn a_candidate_that_aborts_is_a_crash_with_the_signal() {
-    let failure = fatal(ABORTS);
-    assert_eq!(failure.kind, FailureKind::Crash);
-    assert!(failure.message.contains("SIGABRT"), "{failure}");
-}
-
-#[test]
-fn a_candidate_that_exits_is_a_crash_with_the_status_and_stderr() {
-    let failure = fatal(EXITS);
-    assert_eq!(failure.kind, FailureKind::Crash);
-    assert_eq!(failure.message, "the measuring process died (exit status: 3): leaving early");
-}
-
-#[test]
-fn a_candidate_that_panics_is_a_crash_with_the_message() {
-    let failure = fatal(PANICS);
-    assert_eq!(failure.kind, FailureKind::Crash);
-    assert!(failure.message.contains("the candidate panics"), "{failure}");
+fn a_candidate_that_ends_its_process_or_its_connection_is_a_crash_with_the_reason() {
+    let crash = |fault| {
+        let failure = fatal(fault);
+        assert_eq!(failure.kind, FailureKind::Crash);
+        failure.message
+    };
+    assert!(crash(ABORTS).contains("SIGABRT"));
+    assert!(crash(PANICS).contains("the candidate panics"));
+    assert_eq!(crash(EXITS), "the measuring process died (exit status: 3): leaving early");
+    assert_eq!(crash(CLOSES_THE_CONNECTION), "the measuring process closed its connection");
 }
 
 #[test]
@@ -344,13 +336,6 @@ fn output_before_a_crash_is_kept() {
     let printed = remote.take_printed().expect("printed");
     assert!(printed.contains("frobnicate"), "{printed}");
     assert_eq!(remote.take_printed(), None);
-}
-
-#[test]
-fn a_candidate_that_closes_the_connection_is_a_crash() {
-    let failure = fatal(CLOSES_THE_CONNECTION);
-    assert_eq!(failure.kind, FailureKind::Crash);
-    assert_eq!(failure.message, "the measuring process closed its connection");
 }
 
 /// In a folder that the processes share.

@@ -5,7 +5,7 @@ use gridguard::cuda::{Args, Kernel, LaunchError};
 use gridguard::{ArgsError, Axis, BatchAxis, Choice, Dim3, Guard, LaunchRequest, MAX_ARGS, Plan};
 use gridguard_test_support::fake_driver::{launches, with_fake};
 
-use crate::kernels::{context, guard, kernel, plan_along, poisoned};
+use crate::kernels::{context, loaded, plan_along, poisoned, with_kernel};
 
 /// What is wrong with the arguments that `fill` gives to a launch over `items` items, with memory for
 /// `elements`. Nothing was launched with them.
@@ -14,9 +14,7 @@ fn refused(
     items: u64,
     fill: impl for<'a> FnOnce(&mut Args<'a>, &'a mut CudaSlice<u64>),
 ) -> ArgsError {
-    let guard = guard();
-    let kernel = kernel(&guard, "fake_iota_y");
-    let stream = context(&guard).default_stream();
+    let (guard, kernel, stream) = loaded("fake_iota_y");
     let mut memory = poisoned(&stream, elements);
     let mut args = Args::new(&stream);
     fill(&mut args, &mut memory);
@@ -60,10 +58,7 @@ fn arguments_that_do_not_fit_are_refused_with_the_first_that_does_not() {
 
 #[test]
 fn a_32_bit_offset_into_a_batch_past_32_bits_is_refused() {
-    with_fake(&[], || {
-        let guard = guard();
-        let kernel = kernel(&guard, "fake_iota_x");
-        let stream = context(&guard).default_stream();
+    with_kernel(&[], "fake_iota_x", |guard, kernel, stream| {
         let items = 1 << 32;
         let batch = BatchAxis::new(Axis::X, items).items_per_block(4);
         let request = LaunchRequest::new(Dim3::new(items / 4, 1, 1), Dim3::ONE);
@@ -82,8 +77,7 @@ fn launch_idle(
     (items, shared, chunk): (u64, u64, u64),
     fill: impl FnOnce(&mut Args<'_>),
 ) -> Result<u64, LaunchError> {
-    let guard = guard();
-    let kernel = kernel(&guard, "idle");
+    let (guard, kernel, _) = loaded("idle");
     let batch = BatchAxis::new(Axis::X, items).items_per_block(shared);
     let request = LaunchRequest::new(Dim3::new(items.div_ceil(shared), 1, 1), Dim3::ONE);
     let plan = Plan::new(&request, Some(&batch), kernel.limits(), Choice::at_most(chunk))
@@ -113,10 +107,7 @@ fn the_total_of_a_batch_whose_blocks_share_items_is_refused_in_chunks() {
 
 #[test]
 fn a_workspace_that_may_split_the_launch_refuses_the_total_of_the_batch_too() {
-    with_fake(&[], || {
-        let guard = guard();
-        let kernel = kernel(&guard, "fake_spill_y");
-        let stream = context(&guard).default_stream();
+    with_kernel(&[], "fake_spill_y", |guard, kernel, stream| {
         let batch = BatchAxis::new(Axis::Y, 10).items_per_block(4).workspace(8, 1 << 20);
         let request = LaunchRequest::new(Dim3::new(1, 3, 1), Dim3::ONE);
         let mut out = poisoned(&stream, 10);
@@ -130,10 +121,7 @@ fn a_workspace_that_may_split_the_launch_refuses_the_total_of_the_batch_too() {
 
 #[test]
 fn items_are_refused_where_no_batch_says_how_many_there_are() {
-    with_fake(&[], || {
-        let guard = guard();
-        let kernel = kernel(&guard, "fake_iota_y");
-        let stream = context(&guard).default_stream();
+    with_kernel(&[], "fake_iota_y", |guard, kernel, stream| {
         // Room for one item, and a grid that writes eight.
         let mut out = poisoned(&stream, 1);
         let request = LaunchRequest::new(Dim3::new(1, 8, 1), Dim3::ONE);
@@ -150,10 +138,7 @@ fn items_are_refused_where_no_batch_says_how_many_there_are() {
 
 #[test]
 fn memory_values_and_structs_reach_the_kernel_unchanged() {
-    with_fake(&[], || {
-        let guard = guard();
-        let kernel = kernel(&guard, "fake_iota_y");
-        let stream = context(&guard).default_stream();
+    with_kernel(&[], "fake_iota_y", |guard, kernel, stream| {
         let mut out = poisoned(&stream, 8);
         let plan = plan_along(&kernel, Axis::Y, 8);
         let first = 1000_u64.to_le_bytes();

@@ -7,7 +7,9 @@ use gridguard::{Axis, BatchAxis, Choice, Dim3, Guard, LaunchRequest, Plan};
 use gridguard_test_support::allocator::allocations_of;
 use gridguard_test_support::fake_driver::{Driver, launches, with_driver, with_fake};
 
-use crate::kernels::{context, guard, iota, items_along, kernel, poisoned, read};
+use crate::kernels::{
+    context, guard, iota, items_along, kernel, poisoned, read, with_guard, with_kernel,
+};
 use crate::optional_features::launch_idle;
 
 fn small() -> LaunchRequest {
@@ -45,9 +47,7 @@ fn attributes(line: &str) -> String {
 
 #[test]
 fn a_priority_reaches_the_driver_with_every_chunk() {
-    with_fake(&[], || {
-        let guard = guard();
-        let kernel = kernel(&guard, "fake_iota_y");
+    with_kernel(&[], "fake_iota_y", |guard, kernel, _| {
         let seen = launch_three(&guard, &kernel, |request| request.priority(-3));
         assert_eq!(seen, ["priority=-3"; 3]);
         assert_eq!(launch_three(&guard, &kernel, |request| request), [""; 3]);
@@ -55,24 +55,27 @@ fn a_priority_reaches_the_driver_with_every_chunk() {
 }
 
 #[test]
-fn a_priority_goes_along_with_a_cluster_and_a_barrier() {
-    with_fake(&[], || {
-        let guard = guard();
-        let kernel = kernel(&guard, "idle");
-        let request = small().priority(1000).cooperative();
-        assert_eq!(launch_idle(&guard, &kernel, &request), Ok(1));
-        let request = request.cluster(Dim3::new(2, 1, 1));
-        assert_eq!(launch_idle(&guard, &kernel, &request), Ok(1));
+fn a_barrier_and_a_cluster_reach_the_driver_with_and_without_a_priority() {
+    with_kernel(&[], "idle", |guard, kernel, _| {
+        let barrier = small().cooperative();
+        let both = barrier.cluster(Dim3::new(2, 1, 1));
+        for request in [barrier, both, barrier.priority(1000), both.priority(1000)] {
+            assert_eq!(launch_idle(&guard, &kernel, &request), Ok(1));
+        }
         let seen: Vec<String> = launches().iter().map(|line| attributes(line)).collect();
-        let expected = ["cooperative=1 priority=1000", "cluster=2,1,1 cooperative=1 priority=1000"];
+        let expected = [
+            "cooperative=1",
+            "cluster=2,1,1 cooperative=1",
+            "cooperative=1 priority=1000",
+            "cluster=2,1,1 cooperative=1 priority=1000",
+        ];
         assert_eq!(seen, expected);
     });
 }
 
 #[test]
 fn only_the_first_chunk_of_a_dependent_launch_is_dependent() {
-    with_fake(&[], || {
-        let guard = guard();
+    with_guard(&[], |guard| {
         let idle = dependent(&guard, "idle");
         assert_eq!(launch_idle(&guard, &idle, &small().dependent()), Ok(1));
         assert_eq!(attributes(&launches()[0]), "overlap=1");
@@ -121,9 +124,7 @@ fn a_driver_that_cannot_capture_dependent_launches_captures_an_ordinary_one() {
 
 #[test]
 fn a_kernel_without_the_declaration_rejects_dependent_launches() {
-    with_fake(&[], || {
-        let guard = guard();
-        let kernel = kernel(&guard, "idle");
+    with_kernel(&[], "idle", |guard, kernel, _| {
         assert!(!kernel.takes_dependent_launches());
         let error = launch_idle(&guard, &kernel, &small().dependent());
         assert_eq!(error, Err(LaunchError::NotDependent { kernel: "idle".into() }));
@@ -133,8 +134,7 @@ fn a_kernel_without_the_declaration_rejects_dependent_launches() {
 
 #[test]
 fn a_launch_with_its_own_workspace_waits_for_the_one_before_it() {
-    with_fake(&[], || {
-        let guard = guard();
+    with_guard(&[], |guard| {
         let kernel = dependent(&guard, "fake_spill_y");
         let stream = context(&guard).default_stream();
         let mut out = poisoned(&stream, 8);
@@ -151,10 +151,7 @@ fn a_launch_with_its_own_workspace_waits_for_the_one_before_it() {
 
 #[test]
 fn a_dependent_launch_with_its_own_workspace_is_validated_as_dependent() {
-    with_fake(&[], || {
-        let guard = guard();
-        let kernel = kernel(&guard, "fake_spill_y");
-        let stream = context(&guard).default_stream();
+    with_kernel(&[], "fake_spill_y", |guard, kernel, stream| {
         let mut out = poisoned(&stream, 8);
         let (request, batch) = items_along(Axis::Y, 8);
         let (request, batch) = (request.dependent(), batch.workspace(8, 32));
@@ -191,8 +188,7 @@ fn the_range_of_priorities_begins_with_the_highest() {
 
 #[test]
 fn a_launch_with_attributes_allocates_nothing() {
-    with_fake(&[], || {
-        let guard = guard();
+    with_guard(&[], |guard| {
         let kernel = dependent(&guard, "idle");
         let stream = context(&guard).default_stream();
         let batch = BatchAxis::new(Axis::X, 8);

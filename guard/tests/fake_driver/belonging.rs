@@ -5,12 +5,14 @@ use gridguard::cuda::LaunchError;
 use gridguard::{Axis, Guard};
 use gridguard_test_support::fake_driver::{launches, with_fake};
 
-use crate::kernels::{PTX, context, guard, iota, kernel, launch_iota, plan_along, poisoned, read};
+use crate::kernels::{
+    context, function, guard, iota, kernel, launch_iota, plan_along, poisoned, read, with_guard,
+    with_kernel,
+};
 
 #[test]
 fn a_plan_made_for_another_kernel_is_refused() {
-    with_fake(&[], || {
-        let guard = guard();
+    with_guard(&[], |guard| {
         let (kernel, other) = (kernel(&guard, "fake_iota_y"), kernel(&guard, "idle"));
         let stream = context(&guard).default_stream();
         let mut out = poisoned(&stream, 8);
@@ -25,10 +27,7 @@ fn a_plan_made_for_another_kernel_is_refused() {
 
 #[test]
 fn a_plan_fits_clones_of_its_kernel() {
-    with_fake(&[], || {
-        let guard = guard();
-        let kernel = kernel(&guard, "fake_iota_y");
-        let stream = context(&guard).default_stream();
+    with_kernel(&[], "fake_iota_y", |guard, kernel, stream| {
         let mut out = poisoned(&stream, 70_000);
         let plan = plan_along(&kernel.clone(), Axis::Y, 70_000);
         assert_eq!(launch_iota(&guard, &kernel, &plan, &stream, &mut out), Ok(2));
@@ -36,45 +35,26 @@ fn a_plan_fits_clones_of_its_kernel() {
 }
 
 #[test]
-fn a_stream_of_another_device_is_refused() {
-    with_fake(&[("GRIDGUARD_FAKE_DEVICES", "2")], || {
-        let guard = guard();
-        let kernel = kernel(&guard, "fake_iota_y");
-        let other = Guard::cuda(1).expect("a second device");
-        let stream = context(&other).new_stream().expect("a stream");
-        let mut out = poisoned(&stream, 8);
+fn a_stream_of_another_device_or_of_another_context_of_the_same_one_is_refused() {
+    with_kernel(&[("GRIDGUARD_FAKE_DEVICES", "2")], "fake_iota_y", |guard, kernel, _| {
+        let device = Guard::cuda(1).expect("a second device");
+        let beside = CudaContext::new_non_primary(0, 0).expect("beside the primary one");
         let plan = plan_along(&kernel, Axis::Y, 8);
-        let error = launch_iota(&guard, &kernel, &plan, &stream, &mut out)
-            .expect_err("the stream is of the second device");
-        let refused =
-            LaunchError::OtherContext { what: "the stream", kernel: "fake_iota_y".into() };
-        assert_eq!(error, refused);
-        assert_eq!(launches(), Vec::<String>::new());
-    });
-}
-
-#[test]
-fn a_stream_of_another_context_of_the_same_device_is_refused() {
-    with_fake(&[], || {
-        let guard = guard();
-        let kernel = kernel(&guard, "fake_iota_y");
-        let other = CudaContext::new_non_primary(0, 0).expect("a context beside the primary one");
-        let stream = other.default_stream();
-        let mut out = poisoned(&stream, 8);
-        let plan = plan_along(&kernel, Axis::Y, 8);
-        let error = launch_iota(&guard, &kernel, &plan, &stream, &mut out)
-            .expect_err("the stream is of another context");
-        assert!(matches!(error, LaunchError::OtherContext { .. }), "{error}");
+        for context in [context(&device), &beside] {
+            let stream = context.new_stream().expect("a stream");
+            let mut out = poisoned(&stream, 8);
+            let launched = launch_iota(&guard, &kernel, &plan, &stream, &mut out);
+            let (what, kernel) = ("the stream", "fake_iota_y".into());
+            assert_eq!(launched, Err(LaunchError::OtherContext { what, kernel }));
+        }
         assert_eq!(launches(), Vec::<String>::new());
     });
 }
 
 #[test]
 fn a_kernel_that_cudarc_loaded_has_no_declared_signature() {
-    with_fake(&[], || {
-        let guard = guard();
-        let module = context(&guard).load_module(PTX.into()).expect("PTX");
-        let function = module.load_function("fake_iota_y").expect("it is in the PTX");
+    with_guard(&[], |guard| {
+        let function = function(context(&guard), "fake_iota_y");
         let stream = context(&guard).default_stream();
         let kernel = guard.builder(&stream, &function).kernel().expect("known");
         let plan = plan_along(&kernel, Axis::Y, 8);

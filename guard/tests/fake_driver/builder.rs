@@ -5,22 +5,11 @@ use std::sync::Arc;
 use std::thread;
 
 use cudarc::driver::{CudaContext, CudaFunction, CudaSlice, CudaStream, LaunchConfig};
-use cudarc::nvrtc::Ptx;
 use gridguard::cuda::{LaunchError, forget_functions};
 use gridguard::{Counts, Dim3, Guard, Rule};
 use gridguard_test_support::fake_driver::{Driver, launches, races, with_driver, with_fake};
 
-use crate::kernels::{POISON, PTX, guard_of, iota, poisoned, read};
-
-/// A function that cudarc loaded.
-pub(crate) fn function(context: &Arc<CudaContext>, name: &str) -> CudaFunction {
-    let module = context.load_module(Ptx::from_src(PTX)).expect("PTX");
-    module.load_function(name).expect("it is in the PTX")
-}
-
-fn config(grid_y: u32) -> LaunchConfig {
-    LaunchConfig { grid_dim: (1, grid_y, 1), block_dim: (128, 1, 1), shared_mem_bytes: 0 }
-}
+use crate::kernels::{POISON, function, guard_of, iota, loaded_by_cudarc, on_y, poisoned, read};
 
 /// Launches `fake_iota_y` over `out` through the guarded builder.
 fn launch_iota(
@@ -48,19 +37,6 @@ fn launch_by(
         .map(|launched| assert!(launched.launches == 1 && launched.events.is_none()))
 }
 
-#[test]
-fn a_legal_launch_runs_as_with_cudarc() {
-    with_fake(&[], || {
-        let context = CudaContext::new(0).expect("a device");
-        let function = function(&context, "fake_iota_y");
-        let stream = context.new_stream().expect("a stream");
-        let mut out = poisoned(&stream, 65_535);
-        launch_iota(&stream, &function, &mut out, config(65_535)).expect("legal");
-        assert_eq!(read(&stream, &out), iota(65_535));
-        assert_eq!(launches().len(), 1);
-    });
-}
-
 /// As with cudarc's builder: waiting for the memory's per-thread stream would synchronise the context.
 #[test]
 fn launches_of_a_function_wait_only_for_cudarc_s_events() {
@@ -70,7 +46,7 @@ fn launches_of_a_function_wait_only_for_cudarc_s_events() {
         let mut out = poisoned(&context.per_thread_stream(), 100);
         let mut launch = || {
             let stream = context.per_thread_stream();
-            launch_iota(&stream, &function, &mut out, config(100)).expect("legal");
+            launch_iota(&stream, &function, &mut out, on_y(100)).expect("legal");
         };
         launch();
         thread::scope(|scope| scope.spawn(launch).join()).expect("it launches");
@@ -79,44 +55,28 @@ fn launches_of_a_function_wait_only_for_cudarc_s_events() {
 }
 
 #[test]
-fn an_overflow_is_explained_and_nothing_is_launched() {
+fn a_legal_launch_runs_as_with_cudarc_and_an_overflow_is_explained_and_launches_nothing() {
     with_fake(&[], || {
-        let context = CudaContext::new(0).expect("a device");
-        let function = function(&context, "fake_iota_y");
-        let stream = context.default_stream();
+        let (_, guard, stream, function) = loaded_by_cudarc("fake_iota_y");
         let mut out = poisoned(&stream, 65_536);
-        let error = launch_iota(&stream, &function, &mut out, config(65_536))
-            .expect_err("one block too many");
+        let mut launch = |blocks| launch_by(&guard, &stream, &function, &mut out, on_y(blocks));
+        let error = launch(65_536).expect_err("one block too many");
         assert!(matches!(error, LaunchError::Invalid(v) if v.contains(Rule::GridDimY)));
         assert_eq!(launches(), Vec::<String>::new());
-        assert!(read(&stream, &out).iter().all(|item| *item == POISON));
-    });
-}
-
-#[test]
-fn the_kernel_behind_a_builder_has_its_name_and_its_limits() {
-    with_fake(&[], || {
-        let context = CudaContext::new(0).expect("a device");
-        let guard = guard_of(&context);
-        let function = function(&context, "wide");
-        let stream = context.default_stream();
-        let launch = guard.builder(&stream, &function);
-        let kernel = launch.kernel().expect("the limits are known");
-        assert_eq!(kernel.name(), "wide");
-        assert_eq!(kernel.limits().kernel().registers_per_thread, 210);
+        launch(65_535).expect("legal");
+        assert_eq!(launches().len(), 1);
+        let written = read(&stream, &out);
+        assert_eq!((&written[..65_535], written[65_535]), (&*iota(65_535), POISON));
     });
 }
 
 #[test]
 fn a_launch_is_validated_although_the_driver_has_no_names() {
     with_driver(Driver::Old, &[], || {
-        let context = CudaContext::new(0).expect("a device");
-        let guard = guard_of(&context);
-        let function = function(&context, "wide");
-        let stream = context.default_stream();
+        let (_, guard, stream, function) = loaded_by_cudarc("wide");
         let mut launch = guard.builder(&stream, &function);
         assert_eq!(launch.kernel().expect("known").name(), "<unnamed>");
-        let wide = LaunchConfig { block_dim: (257, 1, 1), ..config(1) };
+        let wide = LaunchConfig { block_dim: (257, 1, 1), ..on_y(1) };
         // SAFETY: the function takes nothing.
         let error = unsafe { launch.launch(wide) }.expect_err("too many registers");
         assert!(matches!(error, LaunchError::Invalid(v) if v.contains(Rule::RegistersPerBlock)));
@@ -126,15 +86,12 @@ fn a_launch_is_validated_although_the_driver_has_no_names() {
 #[test]
 fn a_cooperative_launch_is_validated_and_cooperative() {
     with_fake(&[], || {
-        let context = CudaContext::new(0).expect("a device");
-        let guard = guard_of(&context);
-        let function = function(&context, "wide");
-        let stream = context.default_stream();
+        let (_, guard, stream, function) = loaded_by_cudarc("wide");
         let mut launch = guard.builder(&stream, &function);
         // SAFETY: the function takes nothing.
-        unsafe { launch.launch_cooperative(config(8)) }.expect("legal");
+        unsafe { launch.launch_cooperative(on_y(8)) }.expect("legal");
         // SAFETY: as above.
-        let error = unsafe { launch.launch_cooperative(config(0)) }.expect_err("no blocks");
+        let error = unsafe { launch.launch_cooperative(on_y(0)) }.expect_err("no blocks");
         assert!(matches!(error, LaunchError::Invalid(v) if v.contains(Rule::GridDimZero)));
         let lines = launches();
         assert_eq!(lines.len(), 1);
@@ -145,17 +102,14 @@ fn a_cooperative_launch_is_validated_and_cooperative() {
 #[test]
 fn launches_and_rejections_are_counted_by_the_guard() {
     with_fake(&[("GRIDGUARD_FAKE_FAIL_LAUNCH", "2")], || {
-        let context = CudaContext::new(0).expect("a device");
-        let guard = guard_of(&context);
-        let function = function(&context, "fake_iota_y");
-        let stream = context.default_stream();
+        let (context, guard, stream, function) = loaded_by_cudarc("fake_iota_y");
         let mut out = poisoned(&stream, 65_536);
         let mut launch = |config| launch_by(&guard, &stream, &function, &mut out, config);
-        launch(config(8)).expect("legal");
-        launch(config(8)).expect("legal");
-        launch(config(65_536)).expect_err("one block too many");
-        launch(LaunchConfig { block_dim: (2048, 1, 1), ..config(0) }).expect_err("breaks more");
-        launch(config(8)).expect_err("the driver refuses the third");
+        launch(on_y(8)).expect("legal");
+        launch(on_y(8)).expect("legal");
+        launch(on_y(65_536)).expect_err("one block too many");
+        launch(LaunchConfig { block_dim: (2048, 1, 1), ..on_y(0) }).expect_err("breaks more");
+        launch(on_y(8)).expect_err("the driver refuses the third");
         let counts = guard.counts();
         assert_eq!((counts.plans, counts.launches, counts.refused_by_driver), (3, 2, 1));
         let rejections = counts.rejections;
@@ -170,10 +124,7 @@ fn launches_and_rejections_are_counted_by_the_guard() {
 #[test]
 fn forgotten_functions_are_queried_again() {
     with_fake(&[], || {
-        let context = CudaContext::new(0).expect("a device");
-        let guard = guard_of(&context);
-        let function = function(&context, "fake_iota_y");
-        let stream = context.default_stream();
+        let (_, guard, stream, function) = loaded_by_cudarc("fake_iota_y");
         let mut out = poisoned(&stream, 8);
         let limits = |stream: &CudaStream| {
             let launch = guard.builder(stream, &function);
@@ -185,7 +136,7 @@ fn forgotten_functions_are_queried_again() {
         assert!(launch.is_for(&limits(&stream)), "kept");
         forget_functions();
         assert!(!launch.is_for(&limits(&stream)), "forgotten");
-        launch_iota(&stream, &function, &mut out, config(8)).expect("legal");
+        launch_iota(&stream, &function, &mut out, on_y(8)).expect("legal");
         assert_eq!(read(&stream, &out), iota(8));
     });
 }
@@ -198,7 +149,7 @@ fn a_reused_handle_has_the_limits_of_its_new_function_on_every_thread() {
         let context = CudaContext::new(0).expect("a device");
         let guard = guard_of(&context);
         let stream = context.default_stream();
-        let large = LaunchConfig { block_dim: BLOCK, ..config(8) };
+        let large = LaunchConfig { block_dim: BLOCK, ..on_y(8) };
         let launch_idle = |function: &CudaFunction| {
             let mut launch = guard.builder(&stream, function);
             launch.arg(&0_u64);
@@ -258,7 +209,7 @@ fn a_context_with_a_reused_handle_has_no_recent_launches() {
         let function = function(&context, "wide");
         let stream = context.default_stream();
         // SAFETY: the function takes nothing.
-        unsafe { guard_of(&context).builder(&stream, &function).launch(config(8)) }.expect("legal");
+        unsafe { guard_of(&context).builder(&stream, &function).launch(on_y(8)) }.expect("legal");
         let recent = || {
             let guard = Guard::with_context(Arc::clone(&context)).expect("its limits");
             guard.recent_launches().len()
@@ -273,10 +224,7 @@ fn a_context_with_a_reused_handle_has_no_recent_launches() {
 #[test]
 fn a_function_is_held_until_it_is_forgotten() {
     with_fake(&[], || {
-        let context = CudaContext::new(0).expect("a device");
-        let guard = guard_of(&context);
-        let function = function(&context, "wide");
-        let stream = context.default_stream();
+        let (context, guard, stream, function) = loaded_by_cudarc("wide");
         let kernel = guard.builder(&stream, &function).kernel().expect("known").clone();
         let owners = || Arc::strong_count(&context);
         let before = owners();

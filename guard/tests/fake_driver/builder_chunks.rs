@@ -9,16 +9,10 @@ use gridguard::cuda::{LaunchBuilder, LaunchError, Launched};
 use gridguard::{ArgsError, Axis, BatchAxis, Guard, Rule};
 use gridguard_test_support::fake_driver::{Driver, launches, races, with_driver, with_fake};
 
-use crate::builder::function;
-use crate::kernels::{guard_of, iota, poisoned, read};
+use crate::kernels::{function, guard_of, iota, loaded_by_cudarc, on_y, poisoned, read};
 
 /// One more than the driver takes along y.
 const ITEMS: u64 = 65_536;
-
-fn config(grid_y: u64) -> LaunchConfig {
-    let grid_y = u32::try_from(grid_y).expect("few blocks");
-    LaunchConfig { grid_dim: (1, grid_y, 1), block_dim: (128, 1, 1), shared_mem_bytes: 0 }
-}
 
 fn batch(items: u64) -> BatchAxis {
     BatchAxis::new(Axis::Y, items)
@@ -44,7 +38,7 @@ fn launch_by(
     let mut launch = guard.builder(stream, function);
     launch.batch(batch(items)).write_items(out, 1).offset().length();
     // SAFETY: the function takes these three, and the fake driver checks the memory.
-    unsafe { launch.launch(config(items)) }
+    unsafe { launch.launch(on_y(items)) }
 }
 
 /// A function that writes a number for each item, with a first item and a length of 4 bytes.
@@ -86,9 +80,7 @@ fn chunks_run_with_a_driver_that_does_not_know_the_parameters() {
 #[test]
 fn arguments_may_be_declared_after_the_builder_and_sent_twice() {
     with_fake(&[], || {
-        let context = CudaContext::new(0).expect("a device");
-        let guard = guard_of(&context);
-        let (stream, function) = (context.default_stream(), function(&context, "fake_iota_y"));
+        let (_, guard, stream, function) = loaded_by_cudarc("fake_iota_y");
         let mut out = poisoned(&stream, 8);
         {
             let mut launch = guard.builder(&stream, &function);
@@ -97,7 +89,7 @@ fn arguments_may_be_declared_after_the_builder_and_sent_twice() {
             launch.batch(batch(8)).write_items(&mut whole, 1).arg(&first).arg(&items);
             for _ in 0..2 {
                 // SAFETY: the function takes these three.
-                unsafe { launch.launch(config(8)) }.expect("legal");
+                unsafe { launch.launch(on_y(8)) }.expect("legal");
             }
         }
         assert_eq!((read(&stream, &out), launches().len()), (iota(8), 2));
@@ -116,7 +108,7 @@ fn launch_idle<'a>(
     launch.batch(BatchAxis::new(Axis::Y, items).items_per_block(shared));
     fill(&mut launch);
     // SAFETY: the function takes eight bytes and does nothing.
-    let launched = unsafe { launch.launch(config(items.div_ceil(shared))) };
+    let launched = unsafe { launch.launch(on_y(items.div_ceil(shared))) };
     launched.map(|launched| launched.launches)
 }
 
@@ -164,15 +156,13 @@ fn uses_of_items_are_ordered_between_streams() {
 #[test]
 fn events_are_recorded_around_all_chunks() {
     with_fake(&[], || {
-        let context = CudaContext::new(0).expect("a device");
-        let guard = guard_of(&context);
-        let (stream, function) = (context.default_stream(), function(&context, "fake_iota_y"));
+        let (_, guard, stream, function) = loaded_by_cudarc("fake_iota_y");
         let mut out = poisoned(&stream, ITEMS);
         let mut launch = guard.builder(&stream, &function);
         launch.batch(batch(ITEMS)).write_items(&mut out, 1).offset().length();
         launch.record_kernel_launch(sys::CUevent_flags::CU_EVENT_DEFAULT);
         // SAFETY: the function takes these three.
-        let launched = unsafe { launch.launch(config(ITEMS)) }.expect("splits");
+        let launched = unsafe { launch.launch(on_y(ITEMS)) }.expect("splits");
         assert!(launched.launches == 2 && launched.events.is_some(), "{launched:?}");
     });
 }
@@ -180,9 +170,7 @@ fn events_are_recorded_around_all_chunks() {
 #[test]
 fn arguments_that_do_not_fit_the_batch_are_rejected() {
     with_fake(&[], || {
-        let context = CudaContext::new(0).expect("a device");
-        let guard = guard_of(&context);
-        let (stream, function) = (context.default_stream(), function(&context, "fake_iota_y"));
+        let (_, guard, stream, function) = loaded_by_cudarc("fake_iota_y");
         let mut out = poisoned(&stream, 8);
         let mut rejected = |declared: Option<BatchAxis>, elements: u64, blocks: u64| {
             let mut launch = guard.builder(&stream, &function);
@@ -191,7 +179,7 @@ fn arguments_that_do_not_fit_the_batch_are_rejected() {
                 launch.batch(batch);
             }
             // SAFETY: the function takes these three.
-            unsafe { launch.launch(config(blocks)) }.expect_err("they do not fit")
+            unsafe { launch.launch(on_y(blocks)) }.expect_err("they do not fit")
         };
         let undeclared = ArgsError::NoBatch { index: 0 };
         assert_eq!(rejected(None, 1, 8), LaunchError::Args(undeclared));
@@ -215,7 +203,7 @@ fn an_offset_of_4_bytes_takes_no_batch_past_31_bits() {
         launch.batch(BatchAxis::new(Axis::Y, items).items_per_block(1 << 20));
         launch.arg(&mut out).offset().length();
         // SAFETY: nothing is launched.
-        let error = unsafe { launch.launch(config(2048)) }.expect_err("too many items");
+        let error = unsafe { launch.launch(on_y(2048)) }.expect_err("too many items");
         assert_eq!(
             error,
             LaunchError::Args(ArgsError::ItemsPast32Bits { index: 1, signed: true, items })
@@ -255,7 +243,7 @@ fn a_guard_counts_what_its_builders_launch() {
             let mut launch = guard.builder(&stream, &function);
             launch.batch(batch(8)).write_items(&mut out, 1).offset().length();
             // SAFETY: the function takes these three.
-            unsafe { launch.launch(config(8)) }.map(|launched| launched.launches)
+            unsafe { launch.launch(on_y(8)) }.map(|launched| launched.launches)
         };
         assert_eq!(launch(&guard), Ok(1));
         assert_eq!(guard.counts().launches, 1);
@@ -285,51 +273,21 @@ fn errors_become_those_that_the_driver_returns() {
             };
             code(launched.expect_err("refused"))
         };
-        let with_block = |threads| LaunchConfig { block_dim: (threads, 1, 1), ..config(1) };
-        assert_eq!(refused(config(ITEMS), false), sys::CUresult::CUDA_ERROR_INVALID_VALUE);
+        let with_block = |threads| LaunchConfig { block_dim: (threads, 1, 1), ..on_y(1) };
+        assert_eq!(refused(on_y(ITEMS), false), sys::CUresult::CUDA_ERROR_INVALID_VALUE);
         let registers = sys::CUresult::CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES;
         assert_eq!(refused(with_block(320), false), registers);
         let too_large = sys::CUresult::CUDA_ERROR_COOPERATIVE_LAUNCH_TOO_LARGE;
         assert_eq!(refused(with_block(320), true), too_large);
-        let shared = LaunchConfig { shared_mem_bytes: 1 << 20, ..config(1) };
+        let shared = LaunchConfig { shared_mem_bytes: 1 << 20, ..on_y(1) };
         assert_eq!(refused(shared, true), too_large);
         // `?` in a function that returns cudarc's errors.
         let returns = || -> Result<(), cudarc::driver::DriverError> {
             // SAFETY: nothing is launched.
-            unsafe { guard.builder(&stream, &wide).launch(config(0))? };
+            unsafe { guard.builder(&stream, &wide).launch(on_y(0))? };
             Ok(())
         };
         assert_eq!(returns().expect_err("refused").0, sys::CUresult::CUDA_ERROR_INVALID_VALUE);
-    });
-}
-
-#[test]
-fn unified_memory_is_read_and_freed_after_a_builder_s_launches() {
-    with_fake(&[], || {
-        let context = CudaContext::new(0).expect("a device");
-        let guard = guard_of(&context);
-        let (stream, function) = (context.default_stream(), function(&context, "fake_iota_y"));
-        // SAFETY: any value is a valid `u64`.
-        let mut out = unsafe { context.alloc_unified::<u64>(8, true) }.expect("memory");
-        let mut launch = guard.builder(&stream, &function);
-        launch.batch(batch(8)).write_items(&mut out, 1).offset().length();
-        // SAFETY: the function takes these three.
-        unsafe { launch.launch(config(8)) }.expect("legal");
-        drop(out);
-        assert_eq!(races(), Vec::<String>::new());
-    });
-}
-
-#[test]
-fn memory_of_another_device_is_rejected() {
-    with_fake(&[("GRIDGUARD_FAKE_DEVICES", "2")], || {
-        let [context, other] = [0, 1].map(|it| CudaContext::new(it).expect("a device"));
-        let (stream, function) = (context.default_stream(), function(&context, "fake_iota_y"));
-        let mut out = poisoned(&other.default_stream(), ITEMS);
-        let (what, kernel) = ("an argument's memory", "fake_iota_y".into());
-        let refused = launch(&stream, &function, &mut out).map(drop);
-        assert_eq!(refused, Err(LaunchError::OtherContext { what, kernel }));
-        assert_eq!(launches(), Vec::<String>::new());
     });
 }
 
@@ -344,7 +302,7 @@ fn a_builder_that_launches_nothing_records_no_use() {
         let mut launch = guard.builder(&two, &look);
         launch.batch(batch(8)).read_items(&memory, 1);
         // SAFETY: the function takes a pointer.
-        unsafe { launch.launch(config(8)) }.expect("legal");
+        unsafe { launch.launch(on_y(8)) }.expect("legal");
         guard.builder(&one, &look).read_items(&memory, 1);
         drop(memory);
         assert_eq!(races(), Vec::<String>::new());
@@ -354,14 +312,12 @@ fn a_builder_that_launches_nothing_records_no_use() {
 #[test]
 fn more_arguments_than_parameters_are_counted() {
     with_fake(&[], || {
-        let context = CudaContext::new(0).expect("a device");
-        let guard = guard_of(&context);
-        let (stream, function) = (context.default_stream(), function(&context, "fake_iota_y"));
+        let (_, guard, stream, function) = loaded_by_cudarc("fake_iota_y");
         let mut out = poisoned(&stream, 8);
         let mut launch = guard.builder(&stream, &function);
         launch.batch(batch(8)).write_items(&mut out, 1).offset().length().length();
         // SAFETY: nothing is launched.
-        let error = unsafe { launch.launch(config(8)) }.expect_err("one too many");
+        let error = unsafe { launch.launch(on_y(8)) }.expect_err("one too many");
         let (kernel, expected, given) = ("fake_iota_y".into(), 3, 4);
         assert_eq!(error, LaunchError::Args(ArgsError::WrongCount { kernel, expected, given }));
     });

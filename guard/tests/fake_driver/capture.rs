@@ -11,13 +11,12 @@ use gridguard_test_support::fake_driver::{launches, with_fake};
 
 use crate::kernels::{
     POISON, context, guard, iota, items_along, kernel, launch_iota, plan_along, poisoned, read,
+    with_kernel,
 };
 
 #[test]
 fn captured_chunks_run_at_every_replay_and_not_before() {
-    with_fake(&[], || {
-        let guard = guard();
-        let kernel = kernel(&guard, "fake_iota_y");
+    with_kernel(&[], "fake_iota_y", |guard, kernel, _| {
         // SAFETY: everything happens on one stream, in order. A captured stream may not wait for
         // events of the time before the capture.
         unsafe { context(&guard).disable_event_tracking() };

@@ -3,13 +3,12 @@
 
 use cudarc::driver::CudaContext;
 use cudarc::driver::sys::{CUgraphInstantiate_flags, CUstreamCaptureMode};
-use cudarc::nvrtc::Ptx;
 use gridguard::cuda::{FaultSuspects, RawLaunch, capture_launches};
 use gridguard::{Axis, Choice, Dim3, Guard, LaunchRequest, Plan, RawArgs};
 use gridguard_test_support::fake_driver::{launches, with_fake};
 
 use crate::kernels::{
-    PTX, context, guard, guard_of, kernel, launch_iota, plan_along, poisoned, raw,
+    context, function, guard, guard_of, kernel, launch_iota, plan_along, poisoned, raw,
 };
 use crate::late_errors::{FAULT, idle, stopped, suspects};
 
@@ -86,8 +85,7 @@ fn captured_launches_are_counted_instead_of_synchronised() {
 fn the_environment_turns_checks_on_for_raw_launches() {
     with_fake(&[(FAULT, "0"), ("GRIDGUARD_SYNC", "1")], || {
         let context = CudaContext::new(0).expect("a device");
-        let module = context.load_module(Ptx::from_src(PTX)).expect("PTX");
-        let function = module.load_function("wide").expect("it is in the PTX");
+        let function = function(&context, "wide");
         let guard = guard_of(&context);
         let raw = raw(&guard, &function, Some("by handle"));
         let request = LaunchRequest::new(Dim3::ONE, Dim3::new(32, 1, 1));

@@ -1,13 +1,11 @@
 //! Messages of the driver's log in errors, and the threads that they are about.
 #![allow(unsafe_code, reason = "a launch around the guard")]
 
-use cudarc::driver::LaunchConfig;
-use cudarc::nvrtc::Ptx;
 use expect_test::expect;
 use gridguard::{Dim3, LaunchRequest};
-use gridguard_test_support::fake_driver::{Driver, with_driver, with_fake};
+use gridguard_test_support::fake_driver::{Driver, with_driver};
 
-use crate::kernels::{PTX, context, guard, kernel};
+use crate::kernels::{config, context, function, kernel, loaded, with_guard, with_kernel};
 use crate::late_errors::{FAIL, idle, stopped};
 
 /// What the fake driver's log then says.
@@ -16,10 +14,7 @@ const SAYS: &str = "GRIDGUARD_FAKE_DRIVER_LOG";
 #[test]
 fn an_error_quotes_what_the_driver_logged() {
     let settings = [(FAIL, "0"), ("GRIDGUARD_FAKE_FAIL_CODE", "1"), (SAYS, "gridDimY is 65536")];
-    with_fake(&settings, || {
-        let guard = guard();
-        let kernel = kernel(&guard, "idle");
-        let stream = context(&guard).default_stream();
+    with_kernel(&settings, "idle", |guard, kernel, stream| {
         let (_, error) = stopped(idle(&guard, &kernel, &stream).expect_err("refused"));
         let log = error.driver_log().expect("the driver explains itself");
         assert_eq!((log.text.as_str(), log.may_be_of_another_thread), ("gridDimY is 65536", false));
@@ -39,10 +34,7 @@ fn log_lines_of_other_threads_are_marked() {
         (SAYS, "gridDimY is 65536"),
         ("GRIDGUARD_FAKE_DRIVER_LOG_THREAD", "1"),
     ];
-    with_fake(&settings, || {
-        let guard = guard();
-        let kernel = kernel(&guard, "idle");
-        let stream = context(&guard).default_stream();
+    with_kernel(&settings, "idle", |guard, kernel, stream| {
         let text = idle(&guard, &kernel, &stream).expect_err("refused").to_string();
         let end = "; driver log (maybe of another thread): gridDimY is 65536";
         assert!(text.ends_with(end), "{text}");
@@ -57,16 +49,12 @@ fn log_lines_from_before_a_query_are_not_quoted() {
         (SAYS, "gridDimY is 65536"),
         ("GRIDGUARD_FAKE_FAIL_OCCUPANCY", "999"),
     ];
-    with_fake(&settings, || {
-        let guard = guard();
+    with_guard(&settings, |guard| {
         let context = context(&guard);
-        let module = context.load_module(Ptx::from_src(PTX)).expect("loads");
-        let function = module.load_function("wide").expect("a function");
+        let function = function(context, "wide");
         let stream = context.default_stream();
-        let config =
-            LaunchConfig { grid_dim: (1, 1, 1), block_dim: (32, 1, 1), shared_mem_bytes: 0 };
         // SAFETY: the function takes nothing.
-        let refused = unsafe { stream.launch_builder(&function).launch(config) };
+        let refused = unsafe { stream.launch_builder(&function).launch(config((1, 1, 1), 32)) };
         assert!(refused.is_err(), "the driver refuses it, and says why");
         let request = LaunchRequest::new(Dim3::ONE, Dim3::new(32, 1, 1)).cooperative();
         let error = kernel(&guard, "idle").occupancy(&request).expect_err("the query fails");
@@ -78,9 +66,7 @@ fn log_lines_from_before_a_query_are_not_quoted() {
 fn without_a_driver_log_the_error_quotes_nothing() {
     let settings = [(FAIL, "0"), ("GRIDGUARD_FAKE_FAIL_CODE", "1"), (SAYS, "gridDimY is 65536")];
     with_driver(Driver::Old, &settings, || {
-        let guard = guard();
-        let kernel = kernel(&guard, "idle");
-        let stream = context(&guard).default_stream();
+        let (guard, kernel, stream) = loaded("idle");
         let (_, error) = stopped(idle(&guard, &kernel, &stream).expect_err("refused"));
         assert_eq!(error.driver_log(), None);
     });

@@ -3,7 +3,6 @@
 
 use std::collections::BTreeMap;
 
-use cudarc::nvrtc::Ptx;
 use gridguard::cuda::{Args, Compiler, Image, driver_version, forget_functions};
 use gridguard::{Choice, Dim3, Guard, LaunchLimits, LaunchRequest, Plan, catalog};
 use gridguard_test_support::fake_driver::{
@@ -11,7 +10,7 @@ use gridguard_test_support::fake_driver::{
 };
 use gridguard_test_support::{THREADS, race};
 
-use crate::kernels::{PTX, context, guard, kernel, parameters};
+use crate::kernels::{PTX, context, function, guard, kernel, loaded, parameters, with_guard};
 use crate::optional_features::launch_idle;
 
 /// Races, each for something fresh.
@@ -28,8 +27,7 @@ fn are_one(kernels: &[LaunchLimits]) -> bool {
 
 #[test]
 fn a_kernel_that_many_threads_launch_first_is_opted_in_and_queried_once() {
-    with_fake(&[], || {
-        let guard = guard();
+    with_guard(&[], |guard| {
         for round in 1..=ROUNDS {
             let module = guard.load(&Image::new(PTX).expect("PTX")).expect("loads");
             // SAFETY: the fake driver's kernels write their items and nothing else.
@@ -63,12 +61,10 @@ fn a_kernel_that_many_threads_launch_first_is_opted_in_and_queried_once() {
 
 #[test]
 fn a_function_of_cudarc_that_many_threads_launch_first_is_one_kernel() {
-    with_fake(&[], || {
-        let guard = guard();
+    with_guard(&[], |guard| {
         let context = context(&guard);
         for _ in 0..ROUNDS {
-            let module = context.load_module(Ptx::from_src(PTX)).expect("loads");
-            let function = module.load_function("idle").expect("it is there");
+            let function = function(context, "idle");
             let kernels = race(|_| {
                 let stream = context.default_stream();
                 let kernel = guard.builder(&stream, &function).kernel();
@@ -87,8 +83,7 @@ fn the_first_launches_on_new_streams_are_all_on_record() {
         const LAUNCHES: usize = 7;
         for _ in 0..ROUNDS {
             // A context of its own, and so a record of its own.
-            let guard = guard();
-            let kernel = kernel(&guard, "idle");
+            let (guard, kernel, _) = loaded("idle");
             let shared = context(&guard).new_stream().expect("a stream");
             let streams = race(|_| {
                 let own = context(&guard).new_stream().expect("a stream");

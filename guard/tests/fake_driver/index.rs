@@ -4,9 +4,9 @@
 use gridguard::cuda::{Args, Kernel, LaunchError, Module};
 use gridguard::image::Image;
 use gridguard::{Axis, BatchAxis, Choice, Dim3, Guard, LaunchRequest, Parameter, Rule, Strategy};
-use gridguard_test_support::fake_driver::{launches, with_fake};
+use gridguard_test_support::fake_driver::launches;
 
-use crate::kernels::{context, guard, poisoned};
+use crate::kernels::{context, poisoned, with_guard};
 
 /// A row of blocks adds 65,536 to the index of one entry, and `pitch` to the index of another.
 const PTX: &str = "\
@@ -63,8 +63,7 @@ fn launch(guard: &Guard, kernel: &Kernel, rows: u64, batch: bool) -> Result<u64,
 
 #[test]
 fn a_launch_whose_indices_wrap_is_refused_and_a_batch_is_launched_in_chunks() {
-    with_fake(&[], || {
-        let guard = guard();
+    with_guard(&[], |guard| {
         let image = Image::new(PTX).expect("PTX");
         for module in [guard.load(&image), guard.load_ptx(PTX)] {
             let kernel = kernel(&module.expect("the fake driver takes it"));
@@ -89,8 +88,7 @@ fn a_launch_whose_indices_wrap_is_refused_and_a_batch_is_launched_in_chunks() {
 
 #[test]
 fn no_form_of_a_rewritten_kernel_is_launched_where_an_index_of_the_whole_grid_wraps() {
-    with_fake(&[], || {
-        let guard = guard();
+    with_guard(&[], |guard| {
         let module = guard.load_ptx(PTX).expect("PTX");
         let kernel = kernel(&module);
         for strategy in [Strategy::Shifted, Strategy::Folded] {
@@ -106,8 +104,7 @@ fn no_form_of_a_rewritten_kernel_is_launched_where_an_index_of_the_whole_grid_wr
 
 #[test]
 fn what_depends_on_parameters_is_no_limit() {
-    with_fake(&[], || {
-        let guard = guard();
+    with_guard(&[], |guard| {
         let module = guard.load_ptx(PTX).expect("PTX");
         let parameters = [Parameter::Memory, Parameter::of::<u32>()];
         // SAFETY: the fake driver's kernels do nothing.

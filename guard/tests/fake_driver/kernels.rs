@@ -3,10 +3,11 @@
 
 use std::sync::Arc;
 
-use cudarc::driver::{CudaContext, CudaFunction, CudaSlice, CudaStream};
+use cudarc::driver::{CudaContext, CudaFunction, CudaSlice, CudaStream, LaunchConfig};
+use cudarc::nvrtc::Ptx;
 use gridguard::cuda::{Args, Image, Kernel, LaunchError};
 use gridguard::{Axis, BatchAxis, Choice, Dim3, Guard, LaunchRequest, Parameter, Plan};
-use gridguard_test_support::fake_driver::launches;
+use gridguard_test_support::fake_driver::{Driver, in_process_of, launches};
 
 /// Kernels that the fake driver knows, as PTX.
 pub(crate) const PTX: &str = "\
@@ -77,6 +78,55 @@ pub(crate) fn kernel(guard: &Guard, name: &str) -> Kernel {
     let module = guard.load(&image).expect("the fake driver takes it");
     // SAFETY: the fake driver's kernels write their items and nothing else, and most do nothing.
     unsafe { module.kernel(name, parameters(name)) }.expect("it is in the PTX")
+}
+
+/// The guard of the first device, its kernel `name`, and its default stream.
+pub(crate) fn loaded(name: &str) -> (Guard, Kernel, Arc<CudaStream>) {
+    let guard = guard();
+    let (kernel, stream) = (kernel(&guard, name), context(&guard).default_stream());
+    (guard, kernel, stream)
+}
+
+/// Runs the body of a test with the guard of the whole fake driver's first device.
+pub(crate) fn with_guard<B: FnOnce(Guard)>(settings: &[(&str, &str)], body: B) {
+    in_process_of::<B>(Driver::Whole, settings, || body(guard()));
+}
+
+/// The same with what [`loaded`] returns.
+pub(crate) fn with_kernel<B>(settings: &[(&str, &str)], name: &str, body: B)
+where
+    B: FnOnce(Guard, Kernel, Arc<CudaStream>),
+{
+    in_process_of::<B>(Driver::Whole, settings, || {
+        let (guard, kernel, stream) = loaded(name);
+        body(guard, kernel, stream);
+    });
+}
+
+/// A function that cudarc loaded.
+pub(crate) fn function(context: &Arc<CudaContext>, name: &str) -> CudaFunction {
+    let module = context.load_module(Ptx::from_src(PTX)).expect("PTX");
+    module.load_function(name).expect("it is in the PTX")
+}
+
+/// A context, a guard in it, its default stream, and a function that cudarc loaded there.
+pub(crate) fn loaded_by_cudarc(
+    name: &str,
+) -> (Arc<CudaContext>, Guard, Arc<CudaStream>, CudaFunction) {
+    let context = CudaContext::new(0).expect("a device");
+    let (guard, stream) = (guard_of(&context), context.default_stream());
+    let function = function(&context, name);
+    (context, guard, stream, function)
+}
+
+/// cudarc's form of a launch.
+pub(crate) const fn config(grid_dim: (u32, u32, u32), threads: u32) -> LaunchConfig {
+    LaunchConfig { grid_dim, block_dim: (threads, 1, 1), shared_mem_bytes: 0 }
+}
+
+/// The same for blocks of 128 threads on y.
+pub(crate) fn on_y(blocks: u64) -> LaunchConfig {
+    config((1, u32::try_from(blocks).expect("few blocks"), 1), 128)
 }
 
 /// One block an item along `axis`, and the declaration that goes with it.

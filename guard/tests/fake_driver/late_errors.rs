@@ -1,16 +1,18 @@
 //! Errors of a launch that surface at a later call, and their suspects.
 #![allow(unsafe_code, reason = "launches around the guard's own")]
 
-use cudarc::driver::{CudaStream, LaunchConfig};
+use cudarc::driver::CudaStream;
 use cudarc::nvrtc::Ptx;
 use gridguard::cuda::{
     Args, CudaErrorKind, DriverError, FaultSuspects, Kernel, LaunchError, RawLaunch,
 };
 use gridguard::{Axis, Choice, Dim3, Guard, LaunchRequest, Plan, RawArgs};
 use gridguard_test_support::allocator::allocations_of;
-use gridguard_test_support::fake_driver::with_fake;
 
-use crate::kernels::{PTX, context, guard, kernel, launch_iota, plan_along, poisoned, raw};
+use crate::kernels::{
+    PTX, config, context, function, kernel, launch_iota, plan_along, poisoned, raw, with_guard,
+    with_kernel,
+};
 
 /// Which launch is at fault: the fake driver accepts it, and every call after it fails.
 pub(crate) const FAULT: &str = "GRIDGUARD_FAKE_FAULT_LAUNCH";
@@ -46,8 +48,7 @@ pub(crate) fn suspects(error: &DriverError) -> Vec<(&str, u64)> {
 
 #[test]
 fn the_suspects_of_a_fault_that_surfaces_at_a_chunk_are_the_launches_before_it() {
-    with_fake(&[(FAULT, "3")], || {
-        let guard = guard();
+    with_guard(&[(FAULT, "3")], |guard| {
         let (idler, kernel) = (kernel(&guard, "idle"), kernel(&guard, "fake_iota_y"));
         let stream = context(&guard).default_stream();
         let mut out = poisoned(&stream, 131_071);
@@ -85,9 +86,7 @@ fn the_suspects_of_a_fault_that_surfaces_at_a_chunk_are_the_launches_before_it()
 
 #[test]
 fn a_fault_that_surfaces_at_a_synchronisation_a_load_or_a_query_has_suspects_too() {
-    with_fake(&[(FAULT, "1")], || {
-        let guard = guard();
-        let kernel = kernel(&guard, "idle");
+    with_kernel(&[(FAULT, "1")], "idle", |guard, kernel, _| {
         let stream = context(&guard).new_stream().expect("a stream");
         idle(&guard, &kernel, &stream).expect("accepted");
         idle(&guard, &kernel, &stream).expect("accepted, and at fault");
@@ -107,34 +106,33 @@ fn a_fault_that_surfaces_at_a_synchronisation_a_load_or_a_query_has_suspects_too
 
 #[test]
 fn a_fault_with_no_launch_on_record_was_caused_by_a_launch_around_the_guard() {
-    with_fake(&[(FAIL, "0"), ("GRIDGUARD_FAKE_FAIL_CODE", "700")], || {
-        let guard = guard();
-        let kernel = kernel(&guard, "idle");
-        let stream = context(&guard).default_stream();
-        let text = idle(&guard, &kernel, &stream).expect_err("refused").to_string();
-        let end = "; not caused by this call, but by a launch that is not on record";
-        assert!(text.ends_with(end), "{text}");
-    });
+    with_kernel(
+        &[(FAIL, "0"), ("GRIDGUARD_FAKE_FAIL_CODE", "700")],
+        "idle",
+        |guard, kernel, stream| {
+            let text = idle(&guard, &kernel, &stream).expect_err("refused").to_string();
+            let end = "; not caused by this call, but by a launch that is not on record";
+            assert!(text.ends_with(end), "{text}");
+        },
+    );
 }
 
 #[test]
 fn an_error_of_the_call_itself_has_no_suspects() {
-    with_fake(&[(FAIL, "1"), ("GRIDGUARD_FAKE_FAIL_CODE", "701")], || {
-        let guard = guard();
-        let kernel = kernel(&guard, "idle");
-        let stream = context(&guard).default_stream();
-        idle(&guard, &kernel, &stream).expect("accepted");
-        let (_, error) = stopped(idle(&guard, &kernel, &stream).expect_err("refused"));
-        assert_eq!((error.suspects(), error.driver_log()), (None, None));
-    });
+    with_kernel(
+        &[(FAIL, "1"), ("GRIDGUARD_FAKE_FAIL_CODE", "701")],
+        "idle",
+        |guard, kernel, stream| {
+            idle(&guard, &kernel, &stream).expect("accepted");
+            let (_, error) = stopped(idle(&guard, &kernel, &stream).expect_err("refused"));
+            assert_eq!((error.suspects(), error.driver_log()), (None, None));
+        },
+    );
 }
 
 #[test]
 fn launches_beyond_the_record_are_counted_and_the_last_ones_named() {
-    with_fake(&[(FAULT, "99")], || {
-        let guard = guard();
-        let kernel = kernel(&guard, "idle");
-        let stream = context(&guard).default_stream();
+    with_kernel(&[(FAULT, "99")], "idle", |guard, kernel, stream| {
         for _ in 0..100 {
             idle(&guard, &kernel, &stream).expect("accepted");
         }
@@ -153,9 +151,7 @@ fn launches_beyond_the_record_are_counted_and_the_last_ones_named() {
 
 #[test]
 fn recent_launches_of_guards_builders_and_handles_are_listed_newest_first() {
-    with_fake(&[], || {
-        let guard = guard();
-        let kernel = kernel(&guard, "idle");
+    with_kernel(&[], "idle", |guard, kernel, _| {
         let context = context(&guard);
         let stream = context.default_stream();
         let handles = || {
@@ -166,11 +162,9 @@ fn recent_launches_of_guards_builders_and_handles_are_listed_newest_first() {
 
         let function = handles();
         let mut launch = guard.builder(&stream, &function);
-        let config =
-            LaunchConfig { grid_dim: (2, 1, 1), block_dim: (64, 1, 1), shared_mem_bytes: 0 };
         let built = line!() + 2;
         // SAFETY: the function takes nothing.
-        unsafe { launch.launch(config) }.expect("through a builder");
+        unsafe { launch.launch(config((2, 1, 1), 64)) }.expect("through a builder");
 
         let raw = raw(&guard, &function, Some("by handle"));
         let request = LaunchRequest::new(Dim3::new(3, 1, 1), Dim3::new(32, 2, 1));
@@ -195,23 +189,18 @@ fn recent_launches_of_guards_builders_and_handles_are_listed_newest_first() {
 
 #[test]
 fn a_built_launch_is_a_suspect_of_a_fault_that_surfaces_while_its_events_are_recorded() {
-    with_fake(&[(FAULT, "1")], || {
-        let guard = guard();
-        let kernel = kernel(&guard, "fake_iota_y");
+    with_kernel(&[(FAULT, "1")], "fake_iota_y", |guard, kernel, _| {
         let context = context(&guard);
         let stream = context.new_stream().expect("a stream");
         let (mut out, mut other) = (poisoned(&stream, 8), poisoned(&stream, 8));
         let plan = plan_along(&kernel, Axis::Y, 8);
         launch_iota(&guard, &kernel, &plan, &stream, &mut out).expect("no fault of its own");
-        let module = context.load_module(Ptx::from_src(PTX)).expect("PTX");
-        let function = module.load_function("fake_iota_y").expect("it is in the PTX");
+        let function = function(context, "fake_iota_y");
         let mut launch_again = || {
             let mut launch = guard.builder(&stream, &function);
             launch.arg(&mut other).arg(&0_u64).arg(&4_u64);
-            let config =
-                LaunchConfig { grid_dim: (1, 4, 1), block_dim: (64, 1, 1), shared_mem_bytes: 0 };
             // SAFETY: the function takes these three, and writes four elements.
-            unsafe { launch.launch(config) }
+            unsafe { launch.launch(config((1, 4, 1), 64)) }
         };
         launch_again().expect("its events fail, the launch does not");
         for _ in 0..3 {
@@ -225,9 +214,7 @@ fn a_built_launch_is_a_suspect_of_a_fault_that_surfaces_while_its_events_are_rec
 
 #[test]
 fn recording_a_launch_allocates_nothing() {
-    with_fake(&[], || {
-        let guard = guard();
-        let kernel = kernel(&guard, "idle");
+    with_kernel(&[], "idle", |guard, kernel, _| {
         let plan = plan_along(&kernel, Axis::Y, 131_071);
         // The first launch on a stream gives it its record.
         let streams = [(); 20].map(|()| context(&guard).new_stream().expect("a stream"));

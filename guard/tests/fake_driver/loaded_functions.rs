@@ -9,8 +9,7 @@ use gridguard::Parameter;
 use gridguard::cuda::{CudaErrorKind, Kernel, MAX_KEPT_FUNCTIONS, forget_module_of};
 use gridguard_test_support::fake_driver::with_fake;
 
-use crate::builder::function;
-use crate::kernels::guard_of;
+use crate::kernels::{function, guard_of};
 
 #[test]
 fn a_function_of_other_parameters_is_no_kernel_of_the_guard() {

@@ -7,7 +7,10 @@ use gridguard::cuda::{CudaError, CudaErrorKind, Image, Kernel};
 use gridguard::{Axis, ComputeCapability, Guard, Parameter};
 use gridguard_test_support::fake_driver::{races, unloads, with_fake};
 
-use crate::kernels::{PTX, context, guard, kernel, launch_iota, parameters, plan_along, poisoned};
+use crate::kernels::{
+    PTX, context, guard, kernel, launch_iota, parameters, plan_along, poisoned, with_guard,
+    with_kernel,
+};
 
 /// A complete CUDA ELF without sections or segments.
 fn empty_cubin() -> Vec<u8> {
@@ -113,8 +116,7 @@ fn declared_parameters_that_differ_from_the_driver_s_are_refused() {
 
 #[test]
 fn a_loaded_kernel_has_its_name_and_its_limits() {
-    with_fake(&[], || {
-        let guard = guard();
+    with_guard(&[], |guard| {
         let iota = kernel(&guard, "fake_iota_y");
         assert_eq!(iota.name(), "fake_iota_y");
         assert_eq!(iota.limits().device(), guard.limits());
@@ -140,9 +142,7 @@ fn a_failed_query_of_parameters_is_an_error() {
 
 #[test]
 fn dropping_a_module_keeps_the_failure_that_cudarc_recorded() {
-    with_fake(&[], || {
-        let guard = guard();
-        let kernel = kernel(&guard, "idle");
+    with_kernel(&[], "idle", |guard, kernel, _| {
         let failed = cudarc::driver::DriverError(CUresult::CUDA_ERROR_UNKNOWN);
         context(&guard).record_err::<()>(Err(failed));
         drop(kernel);
@@ -166,8 +166,7 @@ fn dropping_a_module_leaves_the_current_context() {
 
 #[test]
 fn a_function_that_cudarc_loaded_is_unloaded_after_its_launches() {
-    with_fake(&[], || {
-        let guard = guard();
+    with_guard(&[], |guard| {
         let module = context(&guard).load_module(PTX.into()).expect("PTX");
         let function = module.load_function("fake_iota_y").expect("it is in the PTX");
         let declared = parameters("fake_iota_y");

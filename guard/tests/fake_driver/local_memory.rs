@@ -1,14 +1,13 @@
 //! Kernels with much local memory: none of their launches is legal, or one runs out of memory.
 #![allow(unsafe_code, reason = "someone must promise that a kernel keeps its contract")]
 
-use cudarc::driver::LaunchConfig;
 use cudarc::nvrtc::Ptx;
 use expect_test::expect;
 use gridguard::cuda::{Args, DriverError, Image, Kernel, LaunchError};
 use gridguard::{Dim3, Guard, LaunchRequest, LocalMemory, Rule, validate};
 use gridguard_test_support::fake_driver::{launches, with_fake};
 
-use crate::kernels::{context, guard};
+use crate::kernels::{config, context, guard, with_guard};
 
 const PTX: &str = "\
 // fake stacked local=65536
@@ -45,9 +44,8 @@ fn launch_built(guard: &Guard, name: &str) -> Result<(), LaunchError> {
     let module = context(guard).load_module(Ptx::from_src(PTX)).expect("loads");
     let function = module.load_function(name).expect("a function");
     let stream = context(guard).default_stream();
-    let config = LaunchConfig { grid_dim: (1, 1, 1), block_dim: (1, 1, 1), shared_mem_bytes: 0 };
     // SAFETY: the function takes nothing.
-    unsafe { guard.builder(&stream, &function).launch(config) }.map(drop)
+    unsafe { guard.builder(&stream, &function).launch(config((1, 1, 1), 1)) }.map(drop)
 }
 
 fn driver_error(error: LaunchError) -> DriverError {
@@ -60,8 +58,7 @@ fn driver_error(error: LaunchError) -> DriverError {
 
 #[test]
 fn half_a_mebibyte_per_thread_never_reaches_the_driver() {
-    with_fake(&[], || {
-        let guard = guard();
+    with_guard(&[], |guard| {
         for error in [
             launch(&guard, "too_large").expect_err("the driver rejects it"),
             launch_built(&guard, "too_large").expect_err("the driver rejects it"),
@@ -86,8 +83,7 @@ fn half_a_mebibyte_per_thread_never_reaches_the_driver() {
 
 #[test]
 fn a_launch_out_of_memory_names_the_local_memory_of_all_resident_threads() {
-    with_fake(&[LITTLE], || {
-        let guard = guard();
+    with_guard(&[LITTLE], |guard| {
         let all = LocalMemory { bytes_per_thread: 65_536, resident_threads: 132 * 2048 };
         assert_eq!(all.total_bytes(), 17_716_740_096);
         for error in [

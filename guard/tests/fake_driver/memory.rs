@@ -7,10 +7,11 @@ use std::thread;
 use cudarc::driver::CudaSlice;
 use gridguard::cuda::{Args, CudaErrorKind, Image, InOrder, Kernel, LaunchError};
 use gridguard::{ArgsError, Axis, BatchAxis, DeviceLimits, Guard, Parameter, WorkspaceError};
-use gridguard_test_support::fake_driver::{launches, races, with_fake};
+use gridguard_test_support::fake_driver::{launches, races};
 
 use crate::kernels::{
-    POISON, PTX, context, guard, iota, items_along, kernel, plan_along, poisoned, read,
+    POISON, PTX, context, iota, items_along, kernel, plan_along, poisoned, read, with_guard,
+    with_kernel,
 };
 
 const ITEMS: u64 = 64;
@@ -40,8 +41,7 @@ fn not_allocated(run: Result<u64, LaunchError>) -> WorkspaceError<gridguard::cud
 
 #[test]
 fn a_workspace_that_does_not_fit_is_halved_until_it_does() {
-    with_fake(&[ROOM_FOR_16], || {
-        let guard = guard();
+    with_guard(&[ROOM_FOR_16], |guard| {
         let (run, written) = spill(&guard, &kernel(&guard, "fake_spill_y"));
         assert_eq!((run, written), (Ok(4), iota(ITEMS)));
         assert_eq!(launches().len(), 4);
@@ -52,8 +52,7 @@ fn a_workspace_that_does_not_fit_is_halved_until_it_does() {
 
 #[test]
 fn a_workspace_that_fits_is_one_launch() {
-    with_fake(&[], || {
-        let guard = guard();
+    with_guard(&[], |guard| {
         let (run, written) = spill(&guard, &kernel(&guard, "fake_spill_y"));
         assert_eq!((run, launches().len(), written), (Ok(1), 1, iota(ITEMS)));
     });
@@ -62,8 +61,7 @@ fn a_workspace_that_fits_is_one_launch() {
 #[test]
 fn an_allocation_that_fails_for_another_reason_ends_the_run() {
     let settings = [("GRIDGUARD_FAKE_FAIL_ALLOC", "1"), ("GRIDGUARD_FAKE_FAIL_ALLOC_CODE", "999")];
-    with_fake(&settings, || {
-        let guard = guard();
+    with_guard(&settings, |guard| {
         let (run, written) = spill(&guard, &kernel(&guard, "fake_spill_y"));
         let WorkspaceError { bytes, is_smallest, source, .. } = not_allocated(run);
         assert_eq!((bytes, is_smallest, source.code), (64_000, false, 999));
@@ -75,8 +73,7 @@ fn an_allocation_that_fails_for_another_reason_ends_the_run() {
 fn a_launch_that_is_out_of_memory_is_not_repeated() {
     let settings =
         [ROOM_FOR_16, ("GRIDGUARD_FAKE_FAIL_LAUNCH", "1"), ("GRIDGUARD_FAKE_FAIL_CODE", "2")];
-    with_fake(&settings, || {
-        let guard = guard();
+    with_guard(&settings, |guard| {
         let (run, written) = spill(&guard, &kernel(&guard, "fake_spill_y"));
         let Err(LaunchError::Stopped(stopped)) = run else { panic!("{run:?}") };
         assert_eq!((stopped.chunk, stopped.launches, stopped.items_done), (1, 4, 16));
@@ -88,8 +85,7 @@ fn a_launch_that_is_out_of_memory_is_not_repeated() {
 
 #[test]
 fn if_one_item_does_not_fit_the_error_says_so() {
-    with_fake(&[("GRIDGUARD_FAKE_ALLOC_LIMIT", "1500")], || {
-        let guard = guard();
+    with_guard(&[("GRIDGUARD_FAKE_ALLOC_LIMIT", "1500")], |guard| {
         let (run, _) = spill(&guard, &kernel(&guard, "fake_spill_y"));
         let error = not_allocated(run);
         assert_eq!((error.chunk, error.bytes, error.is_smallest), (1, 1000, true));
@@ -108,10 +104,7 @@ fn if_one_item_does_not_fit_the_error_says_so() {
 
 #[test]
 fn a_workspace_needs_a_batch_and_a_request() {
-    with_fake(&[], || {
-        let guard = guard();
-        let kernel = kernel(&guard, "fake_spill_y");
-        let stream = context(&guard).default_stream();
+    with_kernel(&[], "fake_spill_y", |guard, kernel, stream| {
         let mut out = poisoned(&stream, 8);
         let (request, _) = items_along(Axis::Y, 8);
         let refused = Err(LaunchError::Args(ArgsError::WorkspaceNotAllocated { index: 3 }));
@@ -128,8 +121,7 @@ fn a_workspace_needs_a_batch_and_a_request() {
 #[test]
 #[allow(unsafe_code, reason = "someone must promise that a kernel keeps its contract")]
 fn a_workspace_with_more_alignment_than_cuda_guarantees_is_refused() {
-    with_fake(&[], || {
-        let guard = guard();
+    with_guard(&[], |guard| {
         let module = guard.load(&Image::new(PTX).expect("PTX")).expect("it is for this device");
         let number = Parameter::of::<u64>();
         let parameters =
@@ -145,8 +137,7 @@ fn a_workspace_with_more_alignment_than_cuda_guarantees_is_refused() {
 
 #[test]
 fn free_memory_caps_the_chunks_with_a_tenth_to_spare() {
-    with_fake(&[("GRIDGUARD_FAKE_FREE_0", "100000")], || {
-        let guard = guard();
+    with_guard(&[("GRIDGUARD_FAKE_FREE_0", "100000")], |guard| {
         assert_eq!(guard.free_memory().expect("the query succeeds").0, 100_000);
         let batch = BatchAxis::new(Axis::Y, 1000);
         let capped = guard.workspace(batch, 1000).expect("the query succeeds");
@@ -163,9 +154,7 @@ fn the_host_has_no_device_memory() {
 
 #[test]
 fn the_host_reads_and_frees_unified_memory_after_the_launches() {
-    with_fake(&[], || {
-        let guard = guard();
-        let kernel = kernel(&guard, "fake_iota_y");
+    with_kernel(&[], "fake_iota_y", |guard, kernel, _| {
         let plan = plan_along(&kernel, Axis::Y, ITEMS);
         // cudarc tracks no other memory if there is one stream.
         let stream = context(&guard).default_stream();
@@ -191,9 +180,7 @@ fn write_in_order(guard: &Guard, kernel: &Kernel, out: &mut CudaSlice<u64>) {
 
 #[test]
 fn memory_in_order_is_used_on_its_thread_without_a_wait() {
-    with_fake(&[], || {
-        let guard = guard();
-        let kernel = kernel(&guard, "fake_iota_y");
+    with_kernel(&[], "fake_iota_y", |guard, kernel, _| {
         let stream = context(&guard).per_thread_stream();
         let mut out = poisoned(&stream, ITEMS);
         for _ in 0..3 {
@@ -207,9 +194,7 @@ fn memory_in_order_is_used_on_its_thread_without_a_wait() {
 
 #[test]
 fn launches_over_memory_in_order_wait_for_no_other_thread() {
-    with_fake(&[], || {
-        let guard = guard();
-        let kernel = kernel(&guard, "fake_iota_y");
+    with_kernel(&[], "fake_iota_y", |guard, kernel, _| {
         let mut out = poisoned(&context(&guard).per_thread_stream(), ITEMS);
         write_in_order(&guard, &kernel, &mut out);
         // Which breaks the promise.

@@ -11,7 +11,7 @@ use gridguard_test_support::fake_driver::with_fake;
 use metrics_util::debugging::{DebugValue, DebuggingRecorder};
 use serde_json::{Value, json};
 
-use crate::kernels::{context, guard, items_along, kernel, poisoned};
+use crate::kernels::{context, guard, items_along, kernel, poisoned, with_guard};
 
 /// The lines that a subscriber wrote.
 #[derive(Clone, Default)]
@@ -68,8 +68,7 @@ fn launch(guard: &Guard, items: u64, with_batch: bool) -> bool {
 
 #[test]
 fn a_rejection_names_rule_axis_value_and_limit() {
-    with_fake(&[], || {
-        let guard = guard();
+    with_guard(&[], |guard| {
         let (events, numbers) = observe(|| assert!(!launch(&guard, 65_536, false)));
         assert_eq!(events.len(), 1, "{events:?}");
         assert_eq!(events[0]["level"], "WARN");
@@ -92,8 +91,7 @@ fn a_rejection_names_rule_axis_value_and_limit() {
 
 #[test]
 fn a_split_launch_is_an_event_after_its_launches() {
-    with_fake(&[], || {
-        let guard = guard();
+    with_guard(&[], |guard| {
         let (events, numbers) = observe(|| {
             assert!(launch(&guard, 65_536, true));
             assert!(launch(&guard, 8, true));
@@ -122,8 +120,7 @@ fn a_split_launch_is_an_event_after_its_launches() {
 
 #[test]
 fn an_error_of_an_earlier_launch_names_the_call_and_the_suspects() {
-    with_fake(&[("GRIDGUARD_FAKE_FAULT_LAUNCH", "0")], || {
-        let guard = guard();
+    with_guard(&[("GRIDGUARD_FAKE_FAULT_LAUNCH", "0")], |guard| {
         let (events, numbers) = observe(|| {
             assert!(launch(&guard, 8, true));
             let stream = context(&guard).default_stream();

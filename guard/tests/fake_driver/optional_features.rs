@@ -3,11 +3,9 @@
 use expect_test::expect;
 use gridguard::cuda::{Args, Kernel, LaunchError, driver_version};
 use gridguard::{ArgsError, Choice, Dim3, Guard, LaunchRequest, Plan, Rule};
-use gridguard_test_support::fake_driver::{
-    Driver, launches, set_attributes, with_driver, with_fake,
-};
+use gridguard_test_support::fake_driver::{Driver, launches, set_attributes, with_driver};
 
-use crate::kernels::{context, guard, kernel};
+use crate::kernels::{context, guard, kernel, loaded, with_kernel};
 
 /// Launches `request` of the kernel `idle`, which takes one value of 8 bytes.
 pub(crate) fn launch_idle(
@@ -27,9 +25,7 @@ fn small() -> LaunchRequest {
 
 #[test]
 fn large_dynamic_shared_memory_is_opted_in_to_once() {
-    with_fake(&[], || {
-        let guard = guard();
-        let kernel = kernel(&guard, "idle");
+    with_kernel(&[], "idle", |guard, kernel, _| {
         assert_eq!(launch_idle(&guard, &kernel, &small().dynamic_shared_bytes(49_152)), Ok(1));
         assert_eq!(set_attributes(), Vec::<String>::new(), "48 KiB need no opt-in");
         for bytes in [60_000, 49_153, 232_448, 60_000] {
@@ -43,9 +39,7 @@ fn large_dynamic_shared_memory_is_opted_in_to_once() {
 
 #[test]
 fn an_opt_in_that_fails_is_tried_again_by_the_next_launch() {
-    with_fake(&[("GRIDGUARD_FAKE_FAIL_ATTRIBUTE", "0")], || {
-        let guard = guard();
-        let kernel = kernel(&guard, "idle");
+    with_kernel(&[("GRIDGUARD_FAKE_FAIL_ATTRIBUTE", "0")], "idle", |guard, kernel, _| {
         let large = small().dynamic_shared_bytes(60_000);
         let Err(LaunchError::Driver(error)) = launch_idle(&guard, &kernel, &large) else {
             panic!("the driver refuses");
@@ -57,41 +51,9 @@ fn an_opt_in_that_fails_is_tried_again_by_the_next_launch() {
 }
 
 #[test]
-fn shared_memory_that_no_opt_in_gives_is_a_violation() {
-    with_fake(&[], || {
-        let guard = guard();
-        let kernel = kernel(&guard, "idle");
-        let error = launch_idle(&guard, &kernel, &small().dynamic_shared_bytes(300_000))
-            .expect_err("more than the device has");
-        let LaunchError::Invalid(violations) = error else {
-            panic!("another error: {error:?}");
-        };
-        assert!(violations.contains(Rule::SharedMemoryTotal));
-        assert_eq!(violations.len(), 1);
-        assert_eq!(launches(), Vec::<String>::new());
-        assert_eq!(guard.counts().rejections, [(Rule::SharedMemoryTotal, 1)]);
-    });
-}
-
-#[test]
-fn a_cooperative_launch_reaches_the_driver_as_one_with_and_without_a_cluster() {
-    with_fake(&[], || {
-        let guard = guard();
-        let kernel = kernel(&guard, "idle");
-        assert_eq!(launch_idle(&guard, &kernel, &small().cooperative()), Ok(1));
-        let both = small().cooperative().cluster(Dim3::new(2, 1, 1));
-        assert_eq!(launch_idle(&guard, &kernel, &both), Ok(1));
-        let lines = launches();
-        assert!(lines[0].ends_with(" args=0 cooperative=1"), "{lines:?}");
-        assert!(lines[1].ends_with(" cluster=2,1,1 cooperative=1"), "{lines:?}");
-    });
-}
-
-#[test]
 fn a_driver_without_clusters_rejects_cluster_launches_only() {
     with_driver(Driver::Old, &[], || {
-        let guard = guard();
-        let kernel = kernel(&guard, "idle");
+        let (guard, kernel, _) = loaded("idle");
         let error = launch_idle(&guard, &kernel, &small().cluster(Dim3::new(4, 1, 1)))
             .expect_err("no cuLaunchKernelEx");
         let unsupported = LaunchError::Unsupported { symbol: "cuLaunchKernelEx", what: "clusters" };
@@ -115,9 +77,7 @@ fn a_driver_of_cuda_12_0_launches_without_the_functions_that_came_later() {
 #[test]
 fn declared_parameters_are_checked_if_the_driver_knows_none() {
     with_driver(Driver::Old, &[], || {
-        let guard = guard();
-        let kernel = kernel(&guard, "idle");
-        let stream = context(&guard).default_stream();
+        let (guard, kernel, stream) = loaded("idle");
         let plan = Plan::new(&small(), None, kernel.limits(), Choice::AUTOMATIC).expect("legal");
         let mut args = Args::new(&stream);
         args.value(7_u64).value(0_u8);
@@ -136,9 +96,7 @@ fn declared_parameters_are_checked_if_the_driver_knows_none() {
 
 #[test]
 fn a_kernel_with_a_compiled_in_cluster_runs_with_no_other() {
-    with_fake(&[], || {
-        let guard = guard();
-        let kernel = kernel(&guard, "clustered");
+    with_kernel(&[], "clustered", |guard, kernel, _| {
         assert_eq!(kernel.limits().kernel().required_cluster, Some(Dim3::new(2, 1, 1)));
         let stream = context(&guard).default_stream();
         let launch = |request: &LaunchRequest| guard.launch(&kernel, request, Args::new(&stream));

@@ -3,22 +3,17 @@
 
 use core::ffi::c_void;
 use core::ptr;
-use std::sync::Arc;
 
 use cudarc::driver::{CudaContext, CudaFunction, CudaSlice, CudaStream, DevicePtr, result, sys};
-use cudarc::nvrtc::Ptx;
 use gridguard::cuda::{Kernel, LaunchError, RawLaunch};
 use gridguard::{
     ArgsError, Axis, BatchAxis, Choice, Dim3, Guard, LaunchRequest, Plan, RawArgs, Rule,
 };
-use gridguard_test_support::fake_driver::{Driver, launches, with_driver, with_fake};
+use gridguard_test_support::fake_driver::{launches, with_fake};
 
-use crate::kernels::{PTX, context, guard, guard_of, iota, kernel, plan_along, poisoned, read};
-
-fn function(context: &Arc<CudaContext>, name: &str) -> CudaFunction {
-    let module = context.load_module(Ptx::from_src(PTX)).expect("PTX");
-    module.load_function(name).expect("it is in the PTX")
-}
+use crate::kernels::{
+    PTX, context, function, guard, guard_of, iota, kernel, plan_along, poisoned, read,
+};
 
 /// A guard in `context`, given by its handle, and the kernel of `function`.
 fn raw(context: &CudaContext, function: &CudaFunction) -> (Guard, Kernel) {
@@ -110,16 +105,6 @@ fn functions_and_kernels_of_libraries_have_the_names_that_the_driver_knows() {
             let limits = raw.expect("it is alive").limits().kernel().clone();
             assert_eq!((&*limits.name, limits.registers_per_thread), ("wide", 210));
         }
-    });
-}
-
-#[test]
-fn without_names_in_the_driver_a_function_is_unnamed() {
-    with_driver(Driver::Old, &[], || {
-        let context = CudaContext::new(0).expect("a device");
-        let function = function(&context, "wide");
-        let raw = crate::kernels::raw(&guard_of(&context), &function, None);
-        assert_eq!(raw.limits().kernel().name, "<unnamed>");
     });
 }
 

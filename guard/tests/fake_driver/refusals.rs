@@ -4,9 +4,7 @@ use gridguard::Axis;
 use gridguard::cuda::LaunchError;
 use gridguard_test_support::fake_driver::{launches, with_fake};
 
-use crate::kernels::{
-    POISON, context, guard, iota, kernel, launch_iota, plan_along, poisoned, read,
-};
+use crate::kernels::{POISON, iota, launch_iota, loaded, plan_along, poisoned, read, with_kernel};
 
 /// The boundaries of the three chunks of 131,071 items.
 const CHUNK_STARTS: [usize; 4] = [0, 43_690, 87_380, 131_071];
@@ -14,9 +12,7 @@ const CHUNK_STARTS: [usize; 4] = [0, 43_690, 87_380, 131_071];
 /// Launches three chunks. The driver refuses number `chunk`. Checks the error, the counts and the
 /// output.
 fn stops_at(chunk: u8) {
-    let guard = guard();
-    let kernel = kernel(&guard, "fake_iota_y");
-    let stream = context(&guard).default_stream();
+    let (guard, kernel, stream) = loaded("fake_iota_y");
     let mut out = poisoned(&stream, 131_071);
     let plan = plan_along(&kernel, Axis::Y, 131_071);
     let error = launch_iota(&guard, &kernel, &plan, &stream, &mut out)
@@ -60,10 +56,7 @@ fn a_refusal_in_the_middle_reports_the_items_done() {
 
 #[test]
 fn after_a_refusal_the_next_plan_runs() {
-    with_fake(&[("GRIDGUARD_FAKE_FAIL_LAUNCH", "1")], || {
-        let guard = guard();
-        let kernel = kernel(&guard, "fake_iota_y");
-        let stream = context(&guard).default_stream();
+    with_kernel(&[("GRIDGUARD_FAKE_FAIL_LAUNCH", "1")], "fake_iota_y", |guard, kernel, stream| {
         let mut out = poisoned(&stream, 70_000);
         let plan = plan_along(&kernel, Axis::Y, 70_000);
         launch_iota(&guard, &kernel, &plan, &stream, &mut out).expect_err("the second fails");

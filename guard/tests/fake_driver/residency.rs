@@ -7,7 +7,7 @@ use gridguard_test_support::fake_driver::{
     Driver, launches, occupancy_queries, set_attributes, with_driver, with_fake,
 };
 
-use crate::kernels::{context, guard, kernel, raw};
+use crate::kernels::{config, context, function, guard, kernel, raw, with_guard, with_kernel};
 use crate::optional_features::launch_idle;
 
 /// Blocks of 32 threads that can be co-resident on an H200: 32 on each of 132 multiprocessors.
@@ -26,9 +26,7 @@ fn rules(error: LaunchError) -> Vec<Rule> {
 
 #[test]
 fn a_cooperative_launch_that_cannot_be_co_resident_never_reaches_the_driver() {
-    with_fake(&[], || {
-        let guard = guard();
-        let kernel = kernel(&guard, "idle");
+    with_kernel(&[], "idle", |guard, kernel, _| {
         for (threads, most) in [(32, SMALL_BLOCKS), (1024, 264)] {
             let most_of = blocks_of(threads, most).cooperative();
             assert_eq!(launch_idle(&guard, &kernel, &most_of), Ok(1));
@@ -43,9 +41,7 @@ fn a_cooperative_launch_that_cannot_be_co_resident_never_reaches_the_driver() {
 
 #[test]
 fn occupancy_is_queried_once_for_each_configuration_and_never_for_plain_launches() {
-    with_fake(&[], || {
-        let guard = guard();
-        let kernel = kernel(&guard, "idle");
+    with_kernel(&[], "idle", |guard, kernel, _| {
         let launch = |request: &LaunchRequest| launch_idle(&guard, &kernel, request);
         assert_eq!(launch(&blocks_of(32, 8)), Ok(1));
         assert_eq!(occupancy_queries(), Vec::<String>::new());
@@ -64,9 +60,7 @@ fn occupancy_is_queried_once_for_each_configuration_and_never_for_plain_launches
 
 #[test]
 fn more_configurations_than_are_kept_all_get_their_own_limits() {
-    with_fake(&[], || {
-        let guard = guard();
-        let kernel = kernel(&guard, "idle");
+    with_kernel(&[], "idle", |_, kernel, _| {
         for round in 0..2 {
             for bytes in 0..100 {
                 let most = blocks_of(32, SMALL_BLOCKS).dynamic_shared_bytes(bytes).cooperative();
@@ -82,9 +76,7 @@ fn more_configurations_than_are_kept_all_get_their_own_limits() {
 
 #[test]
 fn a_known_configuration_is_looked_up_without_allocation() {
-    with_fake(&[], || {
-        let guard = guard();
-        let kernel = kernel(&guard, "idle");
+    with_kernel(&[], "idle", |_, kernel, _| {
         let request = blocks_of(32, 8).cooperative().cluster(Dim3::new(2, 1, 1));
         let first = kernel.occupancy(&request);
         let (again, allocations) = allocations_of(|| kernel.occupancy(&request));
@@ -94,9 +86,7 @@ fn a_known_configuration_is_looked_up_without_allocation() {
 
 #[test]
 fn occupancy_counts_blocks_and_not_clusters() {
-    with_fake(&[], || {
-        let guard = guard();
-        let kernel = kernel(&guard, "idle");
+    with_kernel(&[], "idle", |guard, kernel, _| {
         let of = |blocks| blocks_of(32, blocks).cooperative().cluster(Dim3::new(8, 1, 1));
         assert_eq!(launch_idle(&guard, &kernel, &of(SMALL_BLOCKS)), Ok(1));
         let error = launch_idle(&guard, &kernel, &of(SMALL_BLOCKS + 8)).expect_err("too many");
@@ -109,8 +99,7 @@ fn occupancy_counts_blocks_and_not_clusters() {
 fn a_kernel_with_explicit_cluster_is_queried_with_one() {
     const PTX: &str = ".version 8.0\n.target sm_90\n.address_size 64\n\
         // fake explicit explicit_cluster=1\n.visible .entry explicit()\n{ ret; }\n";
-    with_fake(&[], || {
-        let guard = guard();
+    with_guard(&[], |guard| {
         let image = gridguard::cuda::Image::new(PTX).expect("PTX");
         let module = guard.load(&image).expect("loads");
         // SAFETY: the kernel does nothing.
@@ -125,9 +114,7 @@ fn a_kernel_with_explicit_cluster_is_queried_with_one() {
 
 #[test]
 fn large_shared_memory_is_opted_in_to_before_the_query() {
-    with_fake(&[], || {
-        let guard = guard();
-        let kernel = kernel(&guard, "idle");
+    with_kernel(&[], "idle", |_, kernel, _| {
         let request = blocks_of(32, 1).dynamic_shared_bytes(200_000).cooperative();
         let one_each = OccupancyLimits { blocks: Some(132), cluster_blocks: None };
         assert_eq!(kernel.occupancy(&request), Ok(one_each));
@@ -138,8 +125,7 @@ fn large_shared_memory_is_opted_in_to_before_the_query() {
 #[test]
 #[allow(unsafe_code, reason = "someone must promise that a kernel keeps its contract")]
 fn clusters_above_the_portable_size_need_a_kernel_in_wide_clusters() {
-    with_fake(&[], || {
-        let guard = guard();
+    with_guard(&[], |guard| {
         let image = gridguard::cuda::Image::new(crate::kernels::PTX).expect("PTX");
         let module = guard.load(&image).expect("loads");
         let parameters = crate::kernels::parameters("idle");
@@ -157,9 +143,7 @@ fn clusters_above_the_portable_size_need_a_kernel_in_wide_clusters() {
 
 #[test]
 fn a_cluster_that_does_not_fit_never_reaches_the_driver() {
-    with_fake(&[("GRIDGUARD_FAKE_MAX_CLUSTER", "4")], || {
-        let guard = guard();
-        let kernel = kernel(&guard, "idle");
+    with_kernel(&[("GRIDGUARD_FAKE_MAX_CLUSTER", "4")], "idle", |guard, kernel, _| {
         let of = |blocks| blocks_of(32, 64).cluster(Dim3::new(blocks, 1, 1));
         assert_eq!(launch_idle(&guard, &kernel, &of(4)), Ok(1));
         let error = launch_idle(&guard, &kernel, &of(8)).expect_err("no room");
@@ -171,25 +155,16 @@ fn a_cluster_that_does_not_fit_never_reaches_the_driver() {
 #[test]
 #[allow(unsafe_code, reason = "launches as cudarc makes them")]
 fn a_compiled_in_cluster_that_does_not_fit_is_rejected_too() {
-    with_fake(&[("GRIDGUARD_FAKE_MAX_CLUSTER", "1")], || {
-        let guard = guard();
-        let kernel = kernel(&guard, "clustered");
-        let stream = context(&guard).default_stream();
+    with_kernel(&[("GRIDGUARD_FAKE_MAX_CLUSTER", "1")], "clustered", |guard, kernel, stream| {
         let plain = blocks_of(32, 64);
         for request in [plain, plain.cluster(Dim3::new(2, 1, 1))] {
             let launched = guard.launch(&kernel, &request, Args::new(&stream));
             assert_eq!(rules(launched.expect_err("no room")), [Rule::ClusterResidency]);
         }
         assert_eq!(occupancy_queries().len(), 3, "asked once");
-        let module = context(&guard).load_module(crate::kernels::PTX.into()).expect("loads");
-        let function = module.load_function("clustered").expect("a function");
-        let config = cudarc::driver::LaunchConfig {
-            grid_dim: (64, 1, 1),
-            block_dim: (32, 1, 1),
-            shared_mem_bytes: 0,
-        };
+        let function = function(context(&guard), "clustered");
         // SAFETY: the function takes nothing.
-        let launched = unsafe { guard.builder(&stream, &function).launch(config) };
+        let launched = unsafe { guard.builder(&stream, &function).launch(config((64, 1, 1), 32)) };
         assert_eq!(rules(launched.expect_err("no room")), [Rule::ClusterResidency]);
         assert_eq!(launches(), Vec::<String>::new());
     });
@@ -213,9 +188,7 @@ fn blocks_that_break_a_rule_are_not_queried() {
 
 #[test]
 fn a_failed_query_stops_the_launch() {
-    with_fake(&[("GRIDGUARD_FAKE_FAIL_OCCUPANCY", "999")], || {
-        let guard = guard();
-        let kernel = kernel(&guard, "idle");
+    with_kernel(&[("GRIDGUARD_FAKE_FAIL_OCCUPANCY", "999")], "idle", |guard, kernel, _| {
         let error = launch_idle(&guard, &kernel, &blocks_of(32, 8).cooperative());
         let Err(LaunchError::Driver(error)) = error else {
             panic!("another result: {error:?}");
@@ -241,23 +214,20 @@ fn an_old_driver_knows_blocks_but_no_clusters() {
 #[test]
 #[allow(unsafe_code, reason = "launches as cudarc and C++ make them")]
 fn launch_builders_and_raw_handles_are_checked_too() {
-    with_fake(&[], || {
-        let guard = guard();
+    with_guard(&[], |guard| {
         let context = context(&guard);
-        let module = context.load_module(crate::kernels::PTX.into()).expect("loads");
-        let function = module.load_function("clustered").expect("a function");
+        let function = function(context, "clustered");
         let stream = context.default_stream();
         let mut launch = guard.builder(&stream, &function);
-        let config = cudarc::driver::LaunchConfig {
-            grid_dim: (4226, 1, 1),
-            block_dim: (32, 1, 1),
-            shared_mem_bytes: 0,
-        };
         // SAFETY: the function takes nothing.
-        let error = unsafe { launch.launch_cooperative(config) }.expect_err("too many");
+        let error =
+            unsafe { launch.launch_cooperative(config((4226, 1, 1), 32)) }.expect_err("too many");
         assert_eq!(rules(error), [Rule::CooperativeResidency]);
         // SAFETY: as above.
-        assert!(unsafe { launch.launch(config) }.is_ok(), "without a barrier it runs");
+        assert!(
+            unsafe { launch.launch(config((4226, 1, 1), 32)) }.is_ok(),
+            "without a barrier it runs"
+        );
 
         let raw = raw(&guard, &function, Some("clustered"));
         let request = blocks_of(32, 4226).cooperative();

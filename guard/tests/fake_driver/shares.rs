@@ -4,14 +4,14 @@
 
 use std::sync::Arc;
 
-use cudarc::driver::{CudaStream, LaunchConfig};
+use cudarc::driver::CudaStream;
 use gridguard::cuda::{Args, LaunchError, RawLaunch};
 use gridguard::{Dim3, LaunchRequest, RawArgs, Violation};
 use gridguard_test_support::fake_driver::{
     Driver, launches, occupancy_queries, with_driver, with_fake,
 };
 
-use crate::kernels::{PTX, context, guard, kernel, raw};
+use crate::kernels::{config, context, function, guard, kernel, loaded, raw, with_kernel};
 
 /// Blocks of 32 threads that can be co-resident on 16 multiprocessors.
 const OF_SIXTEEN: u64 = 512;
@@ -25,23 +25,19 @@ fn cooperative(blocks: u64) -> LaunchRequest {
 /// Asserts that `most` blocks run on `stream` and one more never reaches the driver, whoever launches.
 #[track_caller]
 fn takes_at_most(most: u64, stream: &Arc<CudaStream>) {
-    let guard = guard();
-    let kernel = kernel(&guard, "idle");
+    let (guard, kernel, _) = loaded("idle");
     let by_guard = |blocks| {
         let mut args = Args::new(stream);
         args.value(0_u64);
         guard.launch(&kernel, &cooperative(blocks), args).map(drop)
     };
-    let module = context(&guard).load_module(PTX.into()).expect("loads");
-    let function = module.load_function("idle").expect("a function");
+    let function = function(context(&guard), "idle");
     let by_builder = |blocks: u64| {
         let grid = u32::try_from(blocks).expect("few");
-        let config =
-            LaunchConfig { grid_dim: (grid, 1, 1), block_dim: (32, 1, 1), shared_mem_bytes: 0 };
         let mut launch = guard.builder(stream, &function);
         launch.arg(&0_u64);
         // SAFETY: the function takes a number and does nothing.
-        unsafe { launch.launch_cooperative(config) }.map(drop)
+        unsafe { launch.launch_cooperative(config((grid, 1, 1), 32)) }.map(drop)
     };
     let raw = raw(&guard, &function, Some("idle"));
     let by_handle = |blocks| {
@@ -113,9 +109,7 @@ fn the_occupancy_of_a_kernel_is_that_of_its_context() {
 
 #[test]
 fn the_occupancy_is_queried_once_for_each_share() {
-    with_fake(&[("GRIDGUARD_FAKE_GREEN_STREAMS", "16")], || {
-        let guard = guard();
-        let kernel = kernel(&guard, "idle");
+    with_kernel(&[("GRIDGUARD_FAKE_GREEN_STREAMS", "16")], "idle", |guard, kernel, _| {
         let green = context(&guard).new_stream().expect("a stream");
         for stream in [&green, &context(&guard).default_stream(), &green] {
             let mut args = Args::new(stream);

@@ -2,11 +2,11 @@
 
 use gridguard::cuda::Args;
 use gridguard::{Axis, Choice, Plan, Strategy};
-use gridguard_test_support::fake_driver::{Driver, launches, with_driver, with_fake};
+use gridguard_test_support::fake_driver::{Driver, launches, with_driver};
 
 use crate::kernels::{
     context, guard, iota, items_along, kernel, launch_iota, launched_arguments, plan_along,
-    poisoned, read,
+    poisoned, read, with_guard, with_kernel,
 };
 
 /// The kernel `fake_iota_y`, whose chunks may overlap.
@@ -20,8 +20,7 @@ fn overlapping(guard: &gridguard::Guard) -> gridguard::cuda::Kernel {
 
 #[test]
 fn chunks_overlap_those_before_them_where_the_kernel_allows_it() {
-    with_fake(&[], || {
-        let guard = guard();
+    with_guard(&[], |guard| {
         let kernel = overlapping(&guard);
         assert!(kernel.overlaps_chunks());
         let stream = context(&guard).default_stream();
@@ -55,10 +54,7 @@ fn chunks_do_not_overlap_with_a_driver_that_does_not_support_it() {
 
 #[test]
 fn every_chunk_gets_its_address_first_item_and_length() {
-    with_fake(&[], || {
-        let guard = guard();
-        let kernel = kernel(&guard, "fake_iota_y");
-        let stream = context(&guard).default_stream();
+    with_kernel(&[], "fake_iota_y", |guard, kernel, stream| {
         let mut out = poisoned(&stream, 131_071);
         let plan = plan_along(&kernel, Axis::Y, 131_071);
         assert_eq!(launch_iota(&guard, &kernel, &plan, &stream, &mut out), Ok(3));
@@ -75,10 +71,7 @@ fn every_chunk_gets_its_address_first_item_and_length() {
 
 #[test]
 fn on_x_the_same_launch_is_whole_and_a_chosen_cap_splits_it() {
-    with_fake(&[], || {
-        let guard = guard();
-        let kernel = kernel(&guard, "fake_iota_x");
-        let stream = context(&guard).default_stream();
+    with_kernel(&[], "fake_iota_x", |guard, kernel, stream| {
         let plan = plan_along(&kernel, Axis::X, 76_800);
         assert_eq!(plan.strategy(), Strategy::Whole);
         let mut out = poisoned(&stream, 76_800);
@@ -96,10 +89,7 @@ fn on_x_the_same_launch_is_whole_and_a_chosen_cap_splits_it() {
 
 #[test]
 fn batches_at_the_limit_of_the_axis_take_the_fewest_launches_and_miss_no_item() {
-    with_fake(&[], || {
-        let guard = guard();
-        let kernel = kernel(&guard, "fake_iota_y");
-        let stream = context(&guard).default_stream();
+    with_kernel(&[], "fake_iota_y", |guard, kernel, stream| {
         for (items, expected) in [
             (1, 1),
             (65_534, 1),
@@ -123,10 +113,7 @@ fn batches_at_the_limit_of_the_axis_take_the_fewest_launches_and_miss_no_item() 
 
 #[test]
 fn nothing_outside_the_items_is_written() {
-    with_fake(&[], || {
-        let guard = guard();
-        let kernel = kernel(&guard, "fake_iota_y");
-        let stream = context(&guard).default_stream();
+    with_kernel(&[], "fake_iota_y", |guard, kernel, stream| {
         let mut out = poisoned(&stream, 70_002);
         let plan = plan_along(&kernel, Axis::Y, 70_000);
         let mut inner = out.slice_mut(1..70_001);
@@ -145,10 +132,7 @@ fn nothing_outside_the_items_is_written() {
 
 #[test]
 fn a_batch_of_no_items_launches_nothing() {
-    with_fake(&[], || {
-        let guard = guard();
-        let kernel = kernel(&guard, "fake_iota_y");
-        let stream = context(&guard).default_stream();
+    with_kernel(&[], "fake_iota_y", |guard, kernel, stream| {
         let mut out = poisoned(&stream, 4);
         let plan = plan_along(&kernel, Axis::Y, 0);
         assert!(plan.is_empty());

@@ -5,7 +5,7 @@ use gridguard::cuda::{Args, CudaError, CudaErrorKind, DriverError, Image, Kernel
 use gridguard::{Dim3, Guard, LaunchRequest};
 use gridguard_test_support::fake_driver::with_fake;
 
-use crate::kernels::{PTX, context, guard, kernel};
+use crate::kernels::{PTX, context, guard, kernel, loaded, with_guard};
 
 const TWO_DEVICES: (&str, &str) = ("GRIDGUARD_FAKE_DEVICES", "2");
 const FAULT: &str = "GRIDGUARD_FAKE_FAULT_LAUNCH";
@@ -76,8 +76,7 @@ fn a_failure_that_cudarc_recorded_is_returned_once_with_its_suspects() {
 
 #[test]
 fn synchronising_a_per_thread_stream_clears_no_launch_of_another_thread() {
-    with_fake(&[(FAULT, "2")], || {
-        let guard = guard();
+    with_guard(&[(FAULT, "2")], |guard| {
         let (idle, wide) = (kernel(&guard, "idle"), kernel(&guard, "wide"));
         // One handle, and a stream of its own for each thread.
         let stream = context(&guard).per_thread_stream();
@@ -97,8 +96,7 @@ fn synchronising_a_per_thread_stream_clears_no_launch_of_another_thread() {
 fn launches_of_dropped_guards_and_kernels_are_not_on_record() {
     with_fake(&[], || {
         let context = {
-            let guard = guard();
-            let kernel = kernel(&guard, "idle");
+            let (guard, kernel, _) = loaded("idle");
             launch(&guard, &kernel, &context(&guard).default_stream(), 1).expect("accepted");
             context(&guard).clone()
         };

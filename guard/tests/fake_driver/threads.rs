@@ -1,9 +1,9 @@
 //! One guard, many threads.
 
 use gridguard::{Axis, Dim3, LaunchRequest, Rule};
-use gridguard_test_support::fake_driver::{launches, with_fake};
+use gridguard_test_support::fake_driver::launches;
 
-use crate::kernels::{context, guard, iota, kernel, launch_iota, plan_along, poisoned, read};
+use crate::kernels::{context, iota, launch_iota, plan_along, poisoned, read, with_kernel};
 
 /// Threads that launch concurrently.
 const THREADS: u64 = 8;
@@ -12,9 +12,7 @@ const ROUNDS: u64 = 5;
 
 #[test]
 fn eight_threads_launch_concurrently_and_every_result_and_count_is_correct() {
-    with_fake(&[], || {
-        let guard = guard();
-        let kernel = kernel(&guard, "fake_iota_y");
+    with_kernel(&[], "fake_iota_y", |guard, kernel, _| {
         let start = std::sync::Barrier::new(8);
         std::thread::scope(|scope| {
             for thread in 0..THREADS {
@@ -46,9 +44,7 @@ fn eight_threads_launch_concurrently_and_every_result_and_count_is_correct() {
 
 #[test]
 fn rejections_of_many_threads_are_all_counted() {
-    with_fake(&[], || {
-        let guard = guard();
-        let kernel = kernel(&guard, "idle");
+    with_kernel(&[], "idle", |guard, kernel, _| {
         let request = LaunchRequest::new(Dim3::new(1, 65_536, 65_536), Dim3::ONE);
         std::thread::scope(|scope| {
             for _ in 0..THREADS {

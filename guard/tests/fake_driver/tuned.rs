@@ -4,7 +4,7 @@
 use core::num::NonZeroU64;
 use std::sync::Arc;
 
-use cudarc::driver::{CudaStream, LaunchConfig};
+use cudarc::driver::CudaStream;
 use gridguard::cuda::{Args, Kernel};
 use gridguard::profile::{
     Document, Entry, Environment, Key, MatchKind, MissLog, Profile, Provenance, StoredChoice,
@@ -14,8 +14,7 @@ use gridguard::{Axis, BatchAxis, Guard};
 use gridguard_test_support::allocator::allocations_of;
 use gridguard_test_support::fake_driver::{launches, with_fake};
 
-use crate::builder::function;
-use crate::kernels::{context, guard, iota, items_along, kernel, poisoned, read};
+use crate::kernels::{config, context, function, guard, iota, items_along, kernel, poisoned, read};
 
 fn key() -> Key {
     Key { kernel: "iota".into(), dtypes: "u64".into(), ..Key::default() }
@@ -73,8 +72,6 @@ fn a_tuned_launch_builder_is_planned_by_the_profile() {
         let guard = guard_with([entry(1000, 64, chunks_of(250))]);
         let stream = context(&guard).new_stream().expect("a stream");
         let (function, key) = (function(context(&guard), "fake_iota_y"), key());
-        let config =
-            LaunchConfig { grid_dim: (1, 1000, 1), block_dim: (128, 1, 1), shared_mem_bytes: 0 };
         for (columns, launches) in [(64, 4), (128, 1)] {
             let mut out = poisoned(&stream, 1000);
             let mut launch = guard.builder(&stream, &function);
@@ -82,7 +79,7 @@ fn a_tuned_launch_builder_is_planned_by_the_profile() {
             launch.batch(BatchAxis::new(Axis::Y, 1000));
             launch.write_items(&mut out, 1).offset().length();
             // SAFETY: the function takes these three.
-            let launched = unsafe { launch.launch(config) }.expect("legal");
+            let launched = unsafe { launch.launch(config((1, 1000, 1), 128)) }.expect("legal");
             assert_eq!(launched.launches, launches, "{columns} columns");
             assert_eq!(read(&stream, &out), iota(1000));
         }
@@ -92,13 +89,15 @@ fn a_tuned_launch_builder_is_planned_by_the_profile() {
 }
 
 #[test]
-fn a_tuned_kernel_is_planned_by_the_profile_and_an_untuned_one_is_not() {
+fn a_tuned_kernel_is_planned_by_the_profile_where_there_is_one() {
     with_fake(&[], || {
         let guard = guard_with([entry(1000, 64, chunks_of(250))]);
         assert_eq!(launch(&guard, &tuned(&guard, 64), 1000), 4);
         assert_eq!(launch(&guard, &kernel(&guard, "fake_iota_y"), 1000), 1);
         assert_eq!(launches().len(), 5);
         assert!(guard.misses().expect("it has one").snapshot().is_empty());
+        let guard = crate::kernels::guard();
+        assert_eq!(launch(&guard, &tuned(&guard, 64), 1000), 1, "no profile");
     });
 }
 
@@ -132,14 +131,6 @@ fn a_stored_choice_that_is_not_legal_is_reported_and_the_planner_chooses() {
         }
         let counts = guard.counts();
         assert_eq!((counts.plans, counts.launches, counts.rejections), (1, 2, Vec::new()));
-    });
-}
-
-#[test]
-fn without_a_profile_a_tuned_kernel_is_planned_by_default() {
-    with_fake(&[], || {
-        let guard = guard();
-        assert_eq!(launch(&guard, &tuned(&guard, 64), 1000), 1);
     });
 }
 

@@ -4,10 +4,10 @@ use cudarc::driver::sys::{CUgraphInstantiate_flags, CUstreamCaptureMode};
 use cudarc::driver::{CudaSlice, CudaStream};
 use gridguard::cuda::{Args, LaunchError};
 use gridguard::{Axis, Dim3, Guard, LaunchRequest};
-use gridguard_test_support::fake_driver::{launches, with_fake};
+use gridguard_test_support::fake_driver::launches;
 
 use super::{ITEMS, assert_ordered, write};
-use crate::kernels::{context, guard, items_along, kernel, poisoned};
+use crate::kernels::{context, items_along, poisoned, with_kernel};
 
 const MODES: [CUstreamCaptureMode; 3] = [
     CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_GLOBAL,
@@ -26,9 +26,7 @@ fn assert_refused<T: std::fmt::Debug>(launched: Result<T, LaunchError>, kernel: 
 
 #[test]
 fn capture_drop_replay_ends_at_the_capture() {
-    with_fake(&[], || {
-        let guard = guard();
-        let kernel = kernel(&guard, "fake_iota_y");
+    with_kernel(&[], "fake_iota_y", |guard, kernel, _| {
         let stream = context(&guard).new_stream().expect("a stream");
         for mode in MODES {
             let mut out = poisoned(&stream, ITEMS);
@@ -44,9 +42,7 @@ fn capture_drop_replay_ends_at_the_capture() {
 
 #[test]
 fn memory_of_a_refused_capture_is_used_and_freed_as_before() {
-    with_fake(&[], || {
-        let guard = guard();
-        let kernel = kernel(&guard, "fake_iota_y");
+    with_kernel(&[], "fake_iota_y", |guard, kernel, _| {
         let stream = context(&guard).new_stream().expect("a stream");
         let mut out: CudaSlice<u64> = poisoned(&context(&guard).default_stream(), ITEMS);
         stream.begin_capture(MODES[0]).expect("the stream is idle");
@@ -60,9 +56,7 @@ fn memory_of_a_refused_capture_is_used_and_freed_as_before() {
 
 #[test]
 fn a_capture_that_begins_between_arguments_and_launch_is_seen() {
-    with_fake(&[], || {
-        let guard = guard();
-        let kernel = kernel(&guard, "fake_iota_y");
+    with_kernel(&[], "fake_iota_y", |guard, kernel, _| {
         let stream = context(&guard).new_stream().expect("a stream");
         let mut out = poisoned(&stream, ITEMS);
         let mut args = Args::new(&stream);
@@ -78,9 +72,7 @@ fn a_capture_that_begins_between_arguments_and_launch_is_seen() {
 
 #[test]
 fn a_stream_that_joins_a_capture_is_refused_too() {
-    with_fake(&[], || {
-        let guard = guard();
-        let kernel = kernel(&guard, "idle");
+    with_kernel(&[], "idle", |guard, kernel, _| {
         let (origin, joined) = (new_stream(&guard), new_stream(&guard));
         origin.begin_capture(MODES[2]).expect("the stream is idle");
         joined.join(&origin).expect("it becomes part of the capture");
@@ -93,9 +85,7 @@ fn a_stream_that_joins_a_capture_is_refused_too() {
 
 #[test]
 fn a_launch_with_a_workspace_is_refused_too() {
-    with_fake(&[], || {
-        let guard = guard();
-        let kernel = kernel(&guard, "fake_spill_y");
+    with_kernel(&[], "fake_spill_y", |guard, kernel, _| {
         let stream = new_stream(&guard);
         let mut out = poisoned(&stream, ITEMS);
         let (request, batch) = items_along(Axis::Y, ITEMS);

@@ -7,12 +7,13 @@ use gridguard::{Axis, Guard};
 use gridguard_test_support::fake_driver::{launches, unloads, with_fake};
 
 use super::{ITEMS, assert_ordered, look, write};
-use crate::kernels::{context, guard, iota, kernel, plan_along, poisoned, read};
+use crate::kernels::{
+    context, guard, iota, kernel, plan_along, poisoned, read, with_guard, with_kernel,
+};
 
 #[test]
 fn a_module_is_unloaded_after_its_launches() {
-    with_fake(&[], || {
-        let guard = guard();
+    with_guard(&[], |guard| {
         let stream = context(&guard).new_stream().expect("a stream");
         let mut out = poisoned(&stream, ITEMS);
         let kernel = kernel(&guard, "fake_iota_y");
@@ -42,9 +43,7 @@ fn memory_keeps_its_context_once_guard_and_kernel_are_gone() {
 
 #[test]
 fn forgotten_arguments_launch_nothing_and_leave_the_memory_usable() {
-    with_fake(&[], || {
-        let guard = guard();
-        let kernel = kernel(&guard, "fake_iota_y");
+    with_kernel(&[], "fake_iota_y", |guard, kernel, _| {
         let stream = context(&guard).new_stream().expect("a stream");
         let mut out = poisoned(&context(&guard).default_stream(), ITEMS);
         let mut args = Args::new(&stream);
@@ -59,8 +58,7 @@ fn forgotten_arguments_launch_nothing_and_leave_the_memory_usable() {
 
 #[test]
 fn forgotten_memory_is_never_freed() {
-    with_fake(&[], || {
-        let guard = guard();
+    with_guard(&[], |guard| {
         let stream = context(&guard).new_stream().expect("a stream");
         let mut out = poisoned(&context(&guard).default_stream(), ITEMS);
         let launched = write(&guard, &kernel(&guard, "fake_iota_y"), &stream, &mut out);
@@ -73,8 +71,7 @@ fn forgotten_memory_is_never_freed() {
 
 #[test]
 fn halves_of_one_slice_are_written_on_two_streams_and_freed_after_both() {
-    with_fake(&[], || {
-        let guard = guard();
+    with_guard(&[], |guard| {
         let (reader, writer) = (kernel(&guard, "look"), kernel(&guard, "fake_iota_y"));
         let stream = || context(&guard).new_stream().expect("a stream");
         let (a, b) = (stream(), stream());
@@ -90,10 +87,7 @@ fn halves_of_one_slice_are_written_on_two_streams_and_freed_after_both() {
 
 #[test]
 fn a_view_ends_where_its_slice_goes_on() {
-    with_fake(&[], || {
-        let guard = guard();
-        let kernel = kernel(&guard, "fake_iota_y");
-        let stream = context(&guard).default_stream();
+    with_kernel(&[], "fake_iota_y", |guard, kernel, stream| {
         let mut out = poisoned(&stream, 2 * ITEMS);
         let refused = write(&guard, &kernel, &stream, &mut out.slice_mut(..63));
         assert!(matches!(refused, Err(LaunchError::Args(_))), "{refused:?}");
@@ -105,10 +99,7 @@ fn a_view_ends_where_its_slice_goes_on() {
 
 #[test]
 fn memory_of_no_size_holds_no_items() {
-    with_fake(&[], || {
-        let guard = guard();
-        let kernel = kernel(&guard, "fake_iota_y");
-        let stream = context(&guard).default_stream();
+    with_kernel(&[], "fake_iota_y", |guard, kernel, stream| {
         let mut out = poisoned(&stream, 1);
         let refused = write(&guard, &kernel, &stream, &mut out.slice_mut(1..));
         assert!(matches!(refused, Err(LaunchError::Args(_))), "{refused:?}");
@@ -125,7 +116,8 @@ fn a_refused_launch_does_not_count_as_a_use() {
         let mut args = Args::new(&stream);
         args.write_items(&mut foreign, 1).offset().length();
         let refused = guard.launch(&kernel, &plan_along(&kernel, Axis::Y, ITEMS), args);
-        assert!(matches!(refused, Err(LaunchError::OtherContext { .. })), "{refused:?}");
+        let (what, name) = ("an argument's memory", "fake_iota_y".into());
+        assert_eq!(refused, Err(LaunchError::OtherContext { what, kernel: name }));
         // What the refused launch left behind would fail this one.
         let mut out = poisoned(&stream, ITEMS);
         assert_eq!(write(&guard, &kernel, &stream, &mut out), Ok(1));
@@ -138,8 +130,7 @@ fn a_refused_launch_does_not_count_as_a_use() {
 
 #[test]
 fn a_module_that_is_dropped_while_another_stream_is_captured_stays_loaded() {
-    with_fake(&[], || {
-        let guard = guard();
+    with_guard(&[], |guard| {
         let [stream, captured] = [(); 2].map(|()| context(&guard).new_stream().expect("a stream"));
         let mut out = poisoned(&stream, ITEMS);
         let kernel = kernel(&guard, "fake_iota_y");

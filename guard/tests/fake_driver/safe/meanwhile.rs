@@ -10,7 +10,9 @@ use gridguard::{Axis, Guard};
 use gridguard_test_support::fake_driver::{launches, with_fake};
 
 use super::{ITEMS, assert_ordered, write};
-use crate::kernels::{context, guard, iota, items_along, kernel, plan_along, poisoned, read};
+use crate::kernels::{
+    context, guard, iota, items_along, kernel, plan_along, poisoned, read, with_guard,
+};
 
 const RELAXED: CUstreamCaptureMode = CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_RELAXED;
 const ACTIVE: CUstreamCaptureStatus = CUstreamCaptureStatus::CU_STREAM_CAPTURE_STATUS_ACTIVE;
@@ -50,24 +52,21 @@ fn launch_whole(guard: &Guard, on: &Arc<CudaStream>) {
 
 #[test]
 fn a_launch_that_a_capture_of_another_thread_took_is_refused() {
-    with_fake(&[("GRIDGUARD_FAKE_CAPTURE_BEFORE", "0")], || {
-        let guard = guard();
+    with_guard(&[("GRIDGUARD_FAKE_CAPTURE_BEFORE", "0")], |guard| {
         launch_whole(&guard, &stream(&guard));
     });
 }
 
 #[test]
 fn memory_waits_for_a_launch_after_which_another_thread_began_a_capture() {
-    with_fake(&[("GRIDGUARD_FAKE_CAPTURE_AFTER", "1")], || {
-        let guard = guard();
+    with_guard(&[("GRIDGUARD_FAKE_CAPTURE_AFTER", "1")], |guard| {
         launch_whole(&guard, &stream(&guard));
     });
 }
 
 #[test]
 fn memory_of_a_stream_that_nothing_tracks_waits_too() {
-    with_fake(&[("GRIDGUARD_FAKE_CAPTURE_AFTER", "1")], || {
-        let guard = guard();
+    with_guard(&[("GRIDGUARD_FAKE_CAPTURE_AFTER", "1")], |guard| {
         let stream = stream(&guard);
         let kernel = kernel(&guard, "fake_iota_y");
         // Memory of another object for the same context, which has no streams.
@@ -119,8 +118,7 @@ fn a_split_launch_is_refused_if_its_last_chunk_was_captured() {
 
 #[test]
 fn a_launch_with_a_workspace_stops_too() {
-    with_fake(&[("GRIDGUARD_FAKE_CAPTURE_AFTER", "1")], || {
-        let guard = guard();
+    with_guard(&[("GRIDGUARD_FAKE_CAPTURE_AFTER", "1")], |guard| {
         let on = stream(&guard);
         let kernel = kernel(&guard, "fake_spill_y");
         let mut out = poisoned(&stream(&guard), ITEMS);
@@ -138,8 +136,7 @@ fn a_launch_with_a_workspace_stops_too() {
 
 #[test]
 fn a_thread_that_captures_its_own_way_is_waited_for() {
-    with_fake(&[("GRIDGUARD_FAKE_LAUNCH_UNTIL_CAPTURED", "1")], || {
-        let guard = guard();
+    with_guard(&[("GRIDGUARD_FAKE_LAUNCH_UNTIL_CAPTURED", "1")], |guard| {
         let on = stream(&guard);
         let kernel = kernel(&guard, "fake_iota_y");
         let mut out = poisoned(&stream(&guard), ITEMS);
@@ -166,8 +163,7 @@ fn a_thread_that_captures_its_own_way_is_waited_for() {
 
 #[test]
 fn memory_that_was_given_during_a_capture_is_not_used_after_it() {
-    with_fake(&[], || {
-        let guard = guard();
+    with_guard(&[], |guard| {
         let on = stream(&guard);
         let kernel = kernel(&guard, "fake_iota_y");
         let other = cudarc::driver::CudaContext::new(0).expect("the same primary context");

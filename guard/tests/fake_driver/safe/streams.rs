@@ -6,10 +6,10 @@ use cudarc::driver::sys::CUresult;
 use cudarc::driver::{CudaContext, CudaStream, DriverError};
 use gridguard::cuda::{Args, Kernel, LaunchError};
 use gridguard::{Axis, Guard};
-use gridguard_test_support::fake_driver::{launches, with_fake};
+use gridguard_test_support::fake_driver::launches;
 
 use super::{ITEMS, assert_ordered, look, write};
-use crate::kernels::{context, guard, iota, kernel, plan_along, poisoned, read};
+use crate::kernels::{context, iota, kernel, plan_along, poisoned, read, with_guard, with_kernel};
 
 /// Launches on a stream over memory of another one, drops the launches' stream, then the memory.
 fn drop_stream_then_memory(
@@ -27,9 +27,7 @@ fn drop_stream_then_memory(
 
 #[test]
 fn memory_outlives_launches_whose_stream_was_dropped() {
-    with_fake(&[], || {
-        let guard = guard();
-        let kernel = kernel(&guard, "fake_iota_y");
+    with_kernel(&[], "fake_iota_y", |guard, kernel, _| {
         let stream = context(&guard).new_stream().expect("a stream");
         drop_stream_then_memory(&guard, &kernel, stream, &context(&guard).default_stream());
     });
@@ -37,9 +35,7 @@ fn memory_outlives_launches_whose_stream_was_dropped() {
 
 #[test]
 fn memory_of_another_object_for_the_same_context_is_written_and_freed_in_order() {
-    with_fake(&[], || {
-        let guard = guard();
-        let kernel = kernel(&guard, "fake_iota_y");
+    with_kernel(&[], "fake_iota_y", |guard, kernel, _| {
         let other = CudaContext::new(0).expect("the same primary context");
         let stream = context(&guard).new_stream().expect("a stream");
         drop_stream_then_memory(&guard, &kernel, stream, &other.default_stream());
@@ -50,9 +46,7 @@ fn memory_of_another_object_for_the_same_context_is_written_and_freed_in_order()
 
 #[test]
 fn memory_of_the_default_stream_outlives_launches_on_the_stream_of_a_thread() {
-    with_fake(&[], || {
-        let guard = guard();
-        let kernel = kernel(&guard, "fake_iota_y");
+    with_kernel(&[], "fake_iota_y", |guard, kernel, _| {
         let [stream, owner] =
             [context(&guard).per_thread_stream(), context(&guard).default_stream()];
         drop_stream_then_memory(&guard, &kernel, Arc::clone(&stream), &owner);
@@ -62,9 +56,7 @@ fn memory_of_the_default_stream_outlives_launches_on_the_stream_of_a_thread() {
 
 #[test]
 fn memory_of_a_stream_of_a_thread_is_freed_after_launches_elsewhere() {
-    with_fake(&[], || {
-        let guard = guard();
-        let kernel = kernel(&guard, "fake_iota_y");
+    with_kernel(&[], "fake_iota_y", |guard, kernel, _| {
         let stream = context(&guard).new_stream().expect("a stream");
         let owner = context(&guard).per_thread_stream();
         drop_stream_then_memory(&guard, &kernel, stream, &owner);
@@ -73,9 +65,7 @@ fn memory_of_a_stream_of_a_thread_is_freed_after_launches_elsewhere() {
 
 #[test]
 fn later_work_of_the_memorys_stream_comes_after_the_launches() {
-    with_fake(&[], || {
-        let guard = guard();
-        let kernel = kernel(&guard, "fake_iota_y");
+    with_kernel(&[], "fake_iota_y", |guard, kernel, _| {
         let owner = CudaContext::new(0).expect("the same primary context").default_stream();
         let stream = context(&guard).new_stream().expect("a stream");
         let mut out = poisoned(&owner, ITEMS);
@@ -90,9 +80,7 @@ fn later_work_of_the_memorys_stream_comes_after_the_launches() {
 
 #[test]
 fn memory_of_two_objects_for_the_same_context_is_ordered_each() {
-    with_fake(&[], || {
-        let guard = guard();
-        let kernel = kernel(&guard, "fake_spill_y");
+    with_kernel(&[], "fake_spill_y", |guard, kernel, _| {
         let stream = context(&guard).new_stream().expect("a stream");
         let other = CudaContext::new(0).expect("the same primary context");
         let mut out = poisoned(&context(&guard).default_stream(), ITEMS);
@@ -121,8 +109,7 @@ fn read_twice_then_write(
 
 #[test]
 fn a_launch_that_writes_waits_for_every_stream_that_reads() {
-    with_fake(&[], || {
-        let guard = guard();
+    with_guard(&[], |guard| {
         let stream = || context(&guard).new_stream().expect("a stream");
         let (a, b, owner) = (stream(), stream(), stream());
         read_twice_then_write(&guard, &owner, [&a, &b]);
@@ -135,8 +122,7 @@ fn a_launch_that_writes_waits_for_every_stream_that_reads() {
 
 #[test]
 fn a_write_through_another_object_for_the_context_is_seen_by_every_stream() {
-    with_fake(&[], || {
-        let guard = guard();
+    with_guard(&[], |guard| {
         let (reader, writer) = (kernel(&guard, "look"), kernel(&guard, "fake_iota_y"));
         let other = CudaContext::new(0).expect("the same primary context");
         let [owner, third] = [other.new_stream(), other.new_stream()].map(|s| s.expect("a stream"));
@@ -158,9 +144,7 @@ fn fail_next(context: &CudaContext) {
 
 #[test]
 fn a_launch_that_could_not_wait_for_earlier_work_is_refused() {
-    with_fake(&[], || {
-        let guard = guard();
-        let kernel = kernel(&guard, "fake_iota_y");
+    with_kernel(&[], "fake_iota_y", |guard, kernel, _| {
         let stream = context(&guard).new_stream().expect("a stream");
         let other = CudaContext::new(0).expect("the same primary context");
         for owner in [context(&guard), &other].map(|context| context.new_stream()) {

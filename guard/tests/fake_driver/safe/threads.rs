@@ -2,16 +2,12 @@
 
 use std::thread;
 
-use gridguard_test_support::fake_driver::with_fake;
-
 use super::{ITEMS, assert_ordered, write};
-use crate::kernels::{context, guard, iota, kernel, poisoned, read};
+use crate::kernels::{context, iota, poisoned, read, with_kernel};
 
 #[test]
 fn memory_that_another_thread_frees_outlives_the_launches() {
-    with_fake(&[], || {
-        let guard = guard();
-        let kernel = kernel(&guard, "fake_iota_y");
+    with_kernel(&[], "fake_iota_y", |guard, kernel, _| {
         let stream = context(&guard).new_stream().expect("a stream");
         for owner in [stream.clone(), context(&guard).default_stream()] {
             let mut out = poisoned(&owner, ITEMS);
@@ -24,9 +20,7 @@ fn memory_that_another_thread_frees_outlives_the_launches() {
 
 #[test]
 fn memory_of_one_thread_s_stream_is_used_and_freed_in_order_on_another_s() {
-    with_fake(&[], || {
-        let guard = guard();
-        let kernel = kernel(&guard, "fake_iota_y");
+    with_kernel(&[], "fake_iota_y", |guard, kernel, _| {
         let own = context(&guard).per_thread_stream();
         // The only other streams are the default streams, which cudarc does not track.
         let out = poisoned(&own, ITEMS);
@@ -44,9 +38,7 @@ fn memory_of_one_thread_s_stream_is_used_and_freed_in_order_on_another_s() {
 
 #[test]
 fn threads_that_launch_on_streams_of_their_own_share_memory_in_turn() {
-    with_fake(&[], || {
-        let guard = guard();
-        let kernel = kernel(&guard, "fake_iota_y");
+    with_kernel(&[], "fake_iota_y", |guard, kernel, _| {
         let mut out = poisoned(&context(&guard).default_stream(), ITEMS);
         for _ in 0..3 {
             let launch = || {

@@ -17,7 +17,7 @@ const LOG: &str = "GRIDGUARD_FAKE_LOG";
 pub enum Driver {
     /// The whole fake driver.
     Whole,
-    /// The whole fake driver, and the fake NVRTC.
+    /// The fake NVRTC, and the whole fake driver.
     WithCompiler,
     /// A driver too old for clusters and parameter sizes.
     Old,
@@ -36,6 +36,15 @@ pub enum Driver {
 ///
 /// If the driver cannot be built, or the test fails.
 pub fn with_driver<B: FnOnce()>(driver: Driver, settings: &[(&str, &str)], body: B) {
+    in_process_of::<B>(driver, settings, body);
+}
+
+/// [`with_driver`] for the test whose body `B` is, which `body` calls with what it needs.
+///
+/// # Panics
+///
+/// If the driver cannot be built, or the test fails.
+pub fn in_process_of<B>(driver: Driver, settings: &[(&str, &str)], body: impl FnOnce()) {
     let test = test_of::<B>();
     if std::env::var_os(CHILD).is_some_and(|child| child == test) {
         return body();
@@ -160,6 +169,9 @@ fn test_of<B>() -> &'static str {
 
 fn library_path(driver: Driver) -> std::ffi::OsString {
     let mut folders = vec![library_folder(driver)];
+    if matches!(driver, Driver::WithCompiler) {
+        folders.push(library_folder(Driver::Whole));
+    }
     if let Some(path) = std::env::var_os("LD_LIBRARY_PATH") {
         folders.extend(std::env::split_paths(&path));
     }
@@ -169,33 +181,40 @@ fn library_path(driver: Driver) -> std::ffi::OsString {
 /// The folder of `driver` beside this test program, built once per run.
 fn library_folder(driver: Driver) -> PathBuf {
     static BUILT: [OnceLock<PathBuf>; 6] = [const { OnceLock::new() }; 6];
-    let (place, name, switch) = match driver {
-        Driver::Whole => (0, "whole", None),
-        Driver::Old => (1, "old", Some("-DFAKE_OLD")),
-        Driver::Broken => (2, "broken", Some("-DFAKE_BROKEN")),
-        Driver::Missing => (3, "missing", None),
-        Driver::Two => (4, "two", None),
-        Driver::WithCompiler => (5, "with-compiler", None),
+    let (place, name) = match driver {
+        Driver::Whole => (0, "whole"),
+        Driver::Old => (1, "old"),
+        Driver::Broken => (2, "broken"),
+        Driver::Missing => (3, "missing"),
+        Driver::Two => (4, "two"),
+        Driver::WithCompiler => (5, "with-compiler"),
     };
     let built = BUILT[place].get_or_init(|| {
         let program = std::env::current_exe().expect("this program");
         let folder = program.with_file_name(format!("fake-driver-{name}"));
-        if matches!(driver, Driver::Missing) {
-            std::fs::create_dir_all(&folder).expect("a folder for the files");
-            for name in fake_library::DRIVER.iter().chain(&fake_library::COMPILER) {
-                std::fs::write(folder.join(name), "").expect("an empty file");
-            }
-        } else {
-            let [library, link] = fake_library::DRIVER;
-            fake_library::build(&folder, "libcuda.c", library, link, switch);
-            if matches!(driver, Driver::Two) {
-                let copy = folder.join(format!("copy-{}", std::process::id()));
-                std::fs::copy(folder.join(library), &copy).expect("another library");
-                std::fs::rename(&copy, folder.join(link)).expect("it takes the link's place");
-            }
-            if matches!(driver, Driver::WithCompiler) {
+        std::fs::create_dir_all(&folder).expect("a folder for the libraries");
+        let [library, link] = fake_library::DRIVER;
+        let build = |switch| fake_library::build(&folder, "libcuda.c", library, link, switch);
+        // Moved into its place, since another run may be using the old file.
+        let copy_whole = |name| {
+            let copy = folder.join(format!("copy-{}", std::process::id()));
+            let whole = library_folder(Driver::Whole).join(library);
+            std::fs::copy(whole, &copy).expect("another library");
+            std::fs::rename(&copy, folder.join(name)).expect("it takes its place");
+        };
+        match driver {
+            Driver::Whole => build(None),
+            Driver::Old => build(Some("-DFAKE_OLD")),
+            Driver::Broken => build(Some("-DFAKE_BROKEN")),
+            Driver::Two => fake_library::DRIVER.into_iter().for_each(copy_whole),
+            Driver::WithCompiler => {
                 let [library, link, ..] = fake_library::COMPILER;
                 fake_library::build(&folder, "libnvrtc.c", library, link, None);
+            }
+            Driver::Missing => {
+                for name in fake_library::DRIVER.iter().chain(&fake_library::COMPILER) {
+                    std::fs::write(folder.join(name), "").expect("an empty file");
+                }
             }
         }
         folder
