@@ -237,11 +237,10 @@ pub enum ArgsError {
     /// The items reach past the end of an argument's buffer.
     #[error("kernel argument {index} has {available} bytes, the items of the batch need {needed}")]
     BufferTooSmall { index: usize, needed: u128, available: u64 },
-    /// A value that is the number of items of the whole batch, in a launch of several chunks whose
-    /// blocks share items.
+    /// A value equals the number of items of the whole batch, in a launch of several chunks whose blocks share items.
     #[error(
-        "kernel argument {index} is {items}, the items of the whole batch, but a chunk has fewer and \
-         its last block would run past them: pass the chunk's items with length, or a value that is not compared with the item's index with constant"
+        "kernel argument {index} ({items}) looks like the batch size, but each chunk is smaller: if the kernel \
+         uses it as a bound, pass it with length; if not, with constant"
     )]
     TotalInChunks { index: usize, items: u64 },
     /// An argument depends on the items of a batch, but the launch has none.

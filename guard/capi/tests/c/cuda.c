@@ -275,7 +275,7 @@ static void parameters_that_do_not_fit_are_refused(void) {
     iota.batch.items_per_block = 8;
     iota.batch.max_items = ITEMS / 2;
     config.grid.y = ITEMS / 8;
-    REFUSED(GG_PARAMETERS, "kernel argument 2 is 76800, the items of the whole batch");
+    REFUSED(GG_PARAMETERS, "kernel argument 2 (76800) looks like the batch size");
     iota.params[0] = NULL;
     REFUSED(GG_INVALID_ARGUMENT, "a pointer in params is NULL");
     CHECK_STATUS(GG_INVALID_ARGUMENT, gg_launch(kernel, &config, NULL, NULL, NULL, &error));

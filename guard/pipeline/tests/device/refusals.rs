@@ -52,7 +52,7 @@ fn a_total_by_value_is_refused_where_blocks_share_items() {
         let plan = pipeline.plan(&Budget::UNLIMITED.at_most(10)).expect("it fits");
         let error = pipeline.run(&guard, &plan, DeviceMemory::new(&stream));
         let text = error.expect_err("the total").to_string();
-        assert!(text.contains("kernel argument 0 is 100, the items of the whole batch"), "{text}");
+        assert!(text.contains("kernel argument 0 (100) looks like the batch size"), "{text}");
     });
 }
 
