@@ -159,7 +159,7 @@ impl Kernels {
     ///
     /// # Errors
     ///
-    /// Those of [`Self::prepare`].
+    /// As [`Self::prepare`].
     pub fn prepare_tuned<O: Operation>(
         &self,
         operation: O,

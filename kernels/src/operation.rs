@@ -111,7 +111,7 @@ pub trait Operation: Clone {
     ///
     /// # Errors
     ///
-    /// Those of [`Operation::code`].
+    /// As [`Operation::code`].
     fn key(
         &self,
         device: &DeviceLimits,

@@ -103,10 +103,10 @@ impl Prepared<ResidualNorm> {
     ///
     /// # Safety
     ///
-    /// The memory is as above, and in the context of the guard. `stream` is a live stream of that context. The memory
-    /// lives until the launches have run. Until then, no other work writes it, or reads out and cast. out may be x;
-    /// otherwise out and cast have no element of another tensor. If the stream is being captured, this also holds for
-    /// the launches of the graph, and the caller keeps a clone of `self` for as long.
+    /// The addresses lead to tensors of these sizes and types in the context of the guard. `stream` is a live stream of
+    /// that context. The memory lives until the launches have run. Until then, no other work writes it, or reads out
+    /// and cast. out may be x; otherwise out and cast have no element of another tensor. If the stream is being
+    /// captured, this also holds for the launches of the graph, and the caller keeps a clone of `self` for as long.
     ///
     /// # Errors
     ///

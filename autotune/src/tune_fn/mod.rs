@@ -193,7 +193,7 @@ impl<'a> FnSpace<'a> {
         self.search(key, candidates, measurer)
     }
 
-    /// The candidates, without those that are illegal or that a constraint rejects.
+    /// The legal candidates that no constraint rejects.
     fn candidates(&mut self, objective: Objective) -> Result<Space, Error> {
         if matches!(objective, Objective::Latency { .. }) {
             return Err(Error::input(

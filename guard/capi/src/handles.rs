@@ -230,7 +230,7 @@ mod tests {
         unsafe { remove(handle.addr()) }.expect("alive");
         let text = number(handle).expect_err("freed").to_string();
         assert_eq!(text, "it is not the handle of a live Number");
-        // SAFETY: as above.
+        // SAFETY: nothing uses the object: the handle is refused.
         unsafe { remove(handle.addr()) }.expect_err("freed already");
     }
 
@@ -250,7 +250,7 @@ mod tests {
         let (one, other) = (keep().expect("alive"), keep().expect("alive"));
         // SAFETY: only `one` and `other` use the object.
         unsafe { remove(handle.addr()) }.expect("alive");
-        // SAFETY: as above.
+        // SAFETY: nothing uses the object: the handle is refused.
         unsafe { remove(handle.addr()) }.expect_err("freed already");
         assert!(keep().is_err(), "the handle is gone at once");
         drop(one);

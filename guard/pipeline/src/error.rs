@@ -244,7 +244,7 @@ pub enum RunError {
          without as_graph"
     )]
     MonitoredGraph,
-    /// The scratch of a chunk cannot be allocated, nor that of smaller chunks if memory ran out.
+    /// The scratch of a chunk cannot be allocated. If memory ran out, smaller chunks failed, too.
     #[error(
         "cannot allocate {bytes} bytes of scratch for a chunk of {chunk} items, after {} of {items} \
          items: {error}",

@@ -1,4 +1,4 @@
-//! The values that each function reads, and its reasons for a refusal, including those of its callees.
+//! The values that each function and its callees read, and the reasons to refuse it.
 
 use crate::body::Callee;
 use crate::error::Position;

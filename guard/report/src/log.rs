@@ -108,7 +108,7 @@ impl ExplainedLog {
 }
 
 impl ExplainedFailure {
-    /// Facts in the log precede those of the chosen device.
+    /// Facts in the log precede facts of the chosen device.
     fn new(
         finding: LogFinding,
         machine: &Evidence,

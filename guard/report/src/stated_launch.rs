@@ -19,7 +19,7 @@ pub type FindWraps<'a> = dyn Fn(&Evidence) -> Vec<ViolatedRule> + 'a;
 pub struct KnownLimits<'a> {
     /// The limits of the device, instead of the compute capability in the log or the GPUs of the catalogue.
     pub device: Option<&'a DeviceLimits>,
-    /// Those of the 32-bit indices of kernels.
+    /// Finds the 32-bit indices that wrap in a launch.
     pub wraps: Option<&'a FindWraps<'a>>,
 }
 

@@ -79,12 +79,12 @@ impl Chunks {
         Self { items, align, units, first_larger: launches - larger, launches, next: 0 }
     }
 
-    /// The items of all chunks, including those that the iterator has passed.
+    /// The items of all chunks, including chunks that the iterator has passed.
     pub const fn items(&self) -> u64 {
         self.items
     }
 
-    /// The number of chunks, including those that the iterator has passed.
+    /// The number of chunks, including chunks that the iterator has passed.
     pub const fn launches(&self) -> u64 {
         self.launches
     }

@@ -11,8 +11,8 @@ use crate::plan::batch::{BatchAxis, INDEX_32_ELEMENTS};
 use crate::plan::choice::Strategy;
 use crate::plan::chunks::Chunks;
 
-/// All violations of `request` as one launch, including those of its batch: index width and
-/// workspace memory. Empty if the unsplit launch is legal.
+/// All violations of `request` as one launch, including the rules of its batch: index width and workspace memory. Empty
+/// if the unsplit launch is legal.
 #[must_use]
 pub fn explain(
     request: &LaunchRequest,

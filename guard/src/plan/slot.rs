@@ -1,4 +1,4 @@
-//! One kernel argument: a fixed value or address, or one that follows the chunk.
+//! One kernel argument: a fixed value or address, or a value that follows the chunk.
 
 #[cfg(feature = "cuda")]
 use core::marker::PhantomData;

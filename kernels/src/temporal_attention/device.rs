@@ -26,7 +26,7 @@ impl Kernels {
     ///
     /// # Errors
     ///
-    /// Those of [`Self::prepare`].
+    /// As [`Self::prepare`].
     pub fn prepare_attention(
         &self,
         attention: TemporalAttention,
@@ -46,7 +46,7 @@ impl Kernels {
     ///
     /// # Errors
     ///
-    /// Those of [`Self::prepare`].
+    /// As [`Self::prepare`].
     pub fn prepare_attention_backward(
         &self,
         backward: AttentionBackward,
@@ -141,7 +141,7 @@ impl Prepared<AttentionBackward> {
     ///
     /// # Errors
     ///
-    /// Those of the launch of [`TemporalAttention`].
+    /// As the launch of [`TemporalAttention`].
     #[track_caller]
     pub fn launch<T: Element>(
         &self,

@@ -62,7 +62,7 @@ impl TemporalAttention {
     ///
     /// # Errors
     ///
-    /// Those of [`Variant::best`].
+    /// As [`Variant::best`].
     pub fn new(
         shape: Shape,
         element: ElementType,

@@ -349,7 +349,8 @@ impl<'r, 'a> OnStreams<'r, 'a> {
                 ("cuMemcpyDtoHAsync", status)
             } else {
                 let from = core::ptr::with_exposed_provenance(host);
-                // SAFETY: as above.
+                // SAFETY: as for the copy to the host: scratch and pinned memory have the bytes, and other uses are
+                // ordered.
                 let status =
                     unsafe { sys::cuMemcpyHtoDAsync_v2(device, from, bytes, stream.cu_stream()) };
                 ("cuMemcpyHtoDAsync", status)

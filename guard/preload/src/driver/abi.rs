@@ -75,5 +75,5 @@ pub(crate) const PARAM_BUFFER_SIZE: usize = 2;
 /// Attributes that mean the same for each of several launches: none, access policy, cooperative,
 /// synchronization policy, clusters, programmatic dependence, priority, memory domains, carveout.
 pub(crate) const SHAREABLE_ATTRIBUTES: [c_uint; 11] = [0, 1, 2, 3, 4, 5, 6, 8, 9, 10, 14];
-/// Those that mean the same for one other launch: events that it records.
+/// Attributes that mean the same for one other launch: events that it records.
 pub(crate) const EVENT_ATTRIBUTES: [c_uint; 2] = [7, 12];

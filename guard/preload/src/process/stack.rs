@@ -24,7 +24,7 @@ pub(crate) struct Frame {
 #[derive(Default)]
 pub(crate) struct Stacks {
     pub(crate) python: Vec<PythonFrame>,
-    /// Functions and libraries; with frames of Python only those that the interpreter called.
+    /// Functions and libraries. If there are frames of Python, only the frames that the interpreter called.
     pub(crate) native: Vec<Frame>,
 }
 

@@ -122,7 +122,7 @@ pub(crate) fn remove_device(device: u8, mut each: impl FnMut(Allocation)) {
     }
 }
 
-/// All live allocations; those that change meanwhile may be missing.
+/// All live allocations. Allocations that change meanwhile may be missing.
 pub(crate) fn all() -> impl Iterator<Item = Allocation> {
     entries().filter_map(|(bucket, place, key)| {
         let bytes = bucket.bytes[place].load(Ordering::Relaxed);

@@ -37,7 +37,7 @@ impl Request {
             None if DEVICE_COUNT.load(Ordering::Relaxed) == 1 => 0,
             None => self.ask_device(),
         };
-        // Devices beyond those that are distinguished count as the last one.
+        // Further devices count as the last one that is distinguished.
         u8::try_from(device).unwrap_or(u8::MAX).min(LAST_DEVICE)
     }
 
