@@ -6,9 +6,10 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use gridguard_tests::invariants::{TARGETS, check};
+use gridguard_tests::invariants::{TARGETS, Target};
 use proptest::prelude::*;
 use proptest::sample::{Index, select};
+use proptest::test_runner::TestRunner;
 
 /// `path` in the folder of the fuzz targets.
 fn fuzz(path: &str) -> PathBuf {
@@ -107,50 +108,22 @@ fn every_target_has_its_program_and_seeds_and_nothing_else_has() {
     }
 }
 
-macro_rules! hostile {
-    ($($target:literal: $replayed:ident, $mangled:ident;)*) => {
-        #[test]
-        fn every_target_is_listed_here() {
-            let listed: BTreeSet<&str> = [$($target),*].into();
-            assert_eq!(listed, TARGETS.iter().map(|target| target.name).collect());
+#[test]
+fn every_target_holds_on_its_seeds_and_on_mangled_ones() {
+    std::thread::scope(|scope| {
+        for Target { name, check } in TARGETS {
+            scope.spawn(move || {
+                seeds(name).iter().for_each(|seed| check(seed));
+                let cases = ProptestConfig::with_cases(500);
+                let config = ProptestConfig { failure_persistence: None, ..cases };
+                let held = TestRunner::new(config).run(&mangled(name), |bytes| {
+                    check(&bytes.0);
+                    Ok(())
+                });
+                held.unwrap_or_else(|error| panic!("{name}: {error}"));
+            });
         }
-
-        $(
-            #[test]
-            fn $replayed() {
-                seeds($target).iter().for_each(|seed| check($target, seed));
-            }
-        )*
-
-        proptest! {
-            #![proptest_config(ProptestConfig {
-                failure_persistence: None,
-                ..ProptestConfig::with_cases(500)
-            })]
-
-            $(
-                #[test]
-                fn $mangled(bytes in mangled($target)) {
-                    check($target, &bytes.0);
-                }
-            )*
-        }
-    };
-}
-
-hostile! {
-    "corpus": each_seed_of_corpus_holds, mangled_corpora_hold;
-    "image": each_seed_of_image_holds, mangled_images_hold;
-    "journal": each_seed_of_journal_holds, mangled_journals_hold;
-    "log": each_seed_of_log_holds, mangled_logs_hold;
-    "plan": each_seed_of_plan_holds, mangled_plans_hold;
-    "profile": each_seed_of_profile_holds, mangled_profiles_hold;
-    "protocol": each_seed_of_protocol_holds, mangled_sessions_hold;
-    "ptx": each_seed_of_ptx_holds, mangled_ptx_holds;
-    "requests": each_seed_of_requests_holds, mangled_requests_hold;
-    "backoff": each_seed_of_backoff_holds, mangled_batches_hold;
-    "shapes": each_seed_of_shapes_holds, mangled_shapes_hold;
-    "validate": each_seed_of_validate_holds, mangled_questions_hold;
+    });
 }
 
 proptest! {

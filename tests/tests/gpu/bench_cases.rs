@@ -1,45 +1,20 @@
 //! Bench cases of every kernel, and the comparison that their checks rely on.
 
+use gridguard::Choice;
 use gridguard::profile::Named;
-use gridguard::{Choice, Rule, Strategy};
+use gridguard_kernels::Tensor;
 use gridguard_kernels::compare::{Compare, Compared, reference};
-use gridguard_kernels::{KernelError, Tensor};
-use gridguard_problems::{ErrorKind, LaunchSetup, Problem};
+use gridguard_problems::Problem;
 use half::{bf16, f16};
 
+use super::small_problems::is_right_in_every_setup;
 use super::support::{Tensorial, kernels, stream};
 
 #[test]
 #[ignore = "needs a CUDA GPU"]
 fn every_setup_of_every_kernel_gives_correct_output_whole_and_split() {
-    for problem in Problem::small() {
-        let mut case = problem.on_device(kernels(), &stream()).expect("memory");
-        let error = case.verify().unwrap_or_else(|error| panic!("{problem}: {error}"));
-        assert!(error < 1e-2, "{problem}: {error:e}");
-        for setup in case.setups().expect("the default") {
-            let LaunchSetup { parameters, batch, .. } = setup;
-            let unit = batch.unit().expect("small");
-            // At most some hundred launches.
-            let chunk = batch.items().div_ceil(100).next_multiple_of(unit);
-            let split = Choice::at_most(chunk).strategy(Strategy::Chunked);
-            for choice in [Choice::AUTOMATIC, split] {
-                let handle = match case.prepare(&parameters, choice, None) {
-                    Ok(handle) => handle,
-                    Err(error) => match error.kind() {
-                        // The planner rejects what needs more shared memory than the device has.
-                        ErrorKind::Kernel(KernelError::Violations(violations))
-                            if violations.contains(Rule::SharedMemoryTotal) =>
-                        {
-                            continue;
-                        }
-                        _ => panic!("{problem} {parameters:?}: {error}"),
-                    },
-                };
-                let checked = case.check(handle);
-                checked.unwrap_or_else(|error| panic!("{problem} {parameters:?}: {error}"));
-            }
-        }
-    }
+    // At most some hundred launches.
+    Problem::small().into_iter().for_each(|problem| is_right_in_every_setup(problem, 100));
 }
 
 #[test]

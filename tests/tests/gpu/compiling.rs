@@ -67,18 +67,6 @@ fn code_is_compiled_once_then_read_from_disk_and_a_broken_entry_is_compiled_agai
 
 #[test]
 #[ignore = "needs a CUDA GPU"]
-fn threads_that_first_use_a_kernel_together_compile_it_once() {
-    let kernels = Kernels::with_cache(Arc::clone(guard()), None);
-    std::thread::scope(|scope| {
-        for _ in 0..8 {
-            scope.spawn(|| norm(&kernels));
-        }
-    });
-    assert_eq!(kernels.counts().compiled, 1);
-}
-
-#[test]
-#[ignore = "needs a CUDA GPU"]
 fn a_kernel_that_is_dropped_while_it_runs_runs_to_its_end() {
     let (stream, items) = (stream(), 70_000);
     for round in 1..=5_u64 {

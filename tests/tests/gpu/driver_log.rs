@@ -1,17 +1,19 @@
-//! The driver's own log of rejected launches, as `gridguard explain` reads it.
+//! The driver's own log of rejected launches, as errors and `gridguard explain` read it.
 #![allow(unsafe_code, reason = "launches around the guard")]
 
 use std::process::Command;
 
 use cudarc::driver::LaunchConfig;
+use cudarc::driver::sys::CUfunction_attribute_enum;
 use cudarc::nvrtc::Ptx;
-use gridguard::cuda::{CompileOptions, Compiler, driver_version};
+use gridguard::cuda::{CompileOptions, Compiler, LaunchError, driver_version};
 use gridguard_diagnose::LogScanner;
 
 use super::support::{context, guard, stream};
 
 /// The launch of the child process: grid and block.
 const LAUNCH: &str = "GRIDGUARD_TEST_LAUNCH";
+const SOURCE: &str = "extern \"C\" __global__ void nothing() {}";
 
 #[test]
 #[ignore = "needs a CUDA GPU"]
@@ -55,8 +57,7 @@ fn reject(launch: &str) {
         panic!("{launch}: six numbers");
     };
     let options = CompileOptions::new("driver_log.cu", guard().limits().compute_capability);
-    let source = "extern \"C\" __global__ void nothing() {}";
-    let compiled = Compiler::find().expect("NVRTC").compile(source, &options).expect("compiles");
+    let compiled = Compiler::find().expect("NVRTC").compile(SOURCE, &options).expect("compiles");
     let image = Ptx::from_binary(compiled.image.bytes().to_vec());
     let module = context().load_module(image).expect("loads");
     let function = module.load_function("nothing").expect("a function");
@@ -65,4 +66,34 @@ fn reject(launch: &str) {
     let config = LaunchConfig { grid_dim, block_dim, shared_mem_bytes: 0 };
     // SAFETY: the function takes nothing and does nothing, and the driver rejects the launch.
     unsafe { stream().launch_builder(&function).launch(config) }.expect_err("too large");
+}
+
+#[test]
+#[ignore = "needs a CUDA GPU"]
+fn the_driver_explains_a_refusal_where_it_keeps_a_log() {
+    let options = CompileOptions::new("driver_log.cu", guard().limits().compute_capability);
+    let compiled = Compiler::find().expect("NVRTC").compile(SOURCE, &options);
+    let image = Ptx::from_binary(compiled.expect("compiles").image.bytes().to_vec());
+    let module = context().load_module(image).expect("loads");
+    let function = module.load_function("nothing").expect("a function");
+    let stream = stream();
+    let config =
+        LaunchConfig { grid_dim: (1, 1, 1), block_dim: (32, 1, 1), shared_mem_bytes: 60_000 };
+    let launch = || {
+        let mut launch = guard().builder(&stream, &function);
+        // SAFETY: the function takes nothing and does nothing.
+        unsafe { launch.launch(config) }.map(drop)
+    };
+    launch().expect("the guard opts in");
+    // What the guard foresees it does not launch, so the limit is lowered behind its back.
+    let most = CUfunction_attribute_enum::CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES;
+    function.set_attribute(most, 0).expect("lowered");
+    let Err(LaunchError::Stopped(stopped)) = launch() else {
+        panic!("the driver holds the limit");
+    };
+    let error = stopped.source;
+    println!("{error}");
+    assert_eq!((error.code, error.suspects()), (1, None), "it is the launch's own error");
+    let keeps_a_log = driver_version().expect("a driver") >= 12_090;
+    assert_eq!(error.driver_log().is_some(), keeps_a_log, "{error}");
 }

@@ -24,13 +24,3 @@ fn the_best_guard_is_a_device_and_gives_no_reason_against_it() {
     let (free, total) = cuda::free_memory(0).expect("memory");
     assert!(0 < free && free <= total);
 }
-
-#[test]
-#[ignore = "needs a CUDA GPU"]
-fn a_bad_ordinal_is_told_what_there_is() {
-    let error = Guard::cuda(4711).expect_err("no such device");
-    assert!(
-        matches!(error.kind(), cuda::CudaErrorKind::NoSuchDevice { ordinal: 4711, .. }),
-        "{error}"
-    );
-}

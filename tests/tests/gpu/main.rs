@@ -17,7 +17,6 @@ mod gated_product;
 mod geglu;
 mod green_contexts;
 mod kernel_images;
-mod late_errors;
 mod layer_norm;
 mod limits;
 mod memory;

@@ -12,13 +12,12 @@ use cudarc::driver::sys::{self, CUfunction_attribute, CUgraphInstantiate_flags, 
 use cudarc::driver::{CudaContext, CudaFunction, CudaGraph, CudaStream, result};
 use cudarc::nvrtc::Ptx;
 use gridguard::cuda::{Compiler, capture_launches};
-use gridguard::ptx::rewrite;
+use gridguard::ptx::{FOLDED_WORDS, Fold, SHIFTED_WORDS, rewrite, shifted_words};
 use gridguard::{Choice, DeviceLimits, Guard, Parameter};
 use gridguard_kernels::Kernels;
 use gridguard_problems::{BenchCase, LaunchHandle, Problem};
 use rayon::prelude::*;
 
-use super::rewritten::{folded_parts, shifted_parts};
 use super::small_problems::problems;
 use super::support::alone;
 
@@ -214,6 +213,29 @@ impl Launch {
         }
         (cuts.len() + 4, axes)
     }
+}
+
+/// Where at most `parts` parts of `blocks` blocks begin, of growing sizes, and how long they are.
+fn uneven(blocks: u32, parts: u32) -> impl Iterator<Item = (u32, u32)> {
+    let all = parts * (parts + 1) / 2;
+    let begin = move |part: u32| blocks * (part * (part + 1) / 2) / all;
+    let parts = (0..parts).map(move |part| (begin(part), begin(part + 1) - begin(part)));
+    parts.filter(|(_, size)| *size > 0)
+}
+
+/// The shifted launches of `grid`, with `cut` uneven parts along each axis: the size of each, and its words.
+fn shifted_parts(grid: [u32; 3], cut: [u32; 3]) -> Vec<([u32; 3], [u32; SHIFTED_WORDS])> {
+    let [x, y, z] = [0, 1, 2].map(|axis| uneven(grid[axis], cut[axis]).collect::<Vec<_>>());
+    let parts = z.iter().flat_map(|z| y.iter().map(move |y| (y, z)));
+    let parts = parts.flat_map(|(y, z)| x.iter().map(move |x| [*x, *y, *z]));
+    let words = |part: [(u32, u32); 3]| shifted_words(grid, part.map(|(first, _)| first));
+    parts.map(|part| (part.map(|(_, size)| size), words(part))).collect()
+}
+
+/// The folded launches of `grid` in uneven parts.
+fn folded_parts(grid: [u32; 3], parts: u32) -> Vec<([u32; 3], [u32; FOLDED_WORDS])> {
+    let fold = Fold::new(grid).expect("few blocks");
+    uneven(fold.blocks(), parts).map(|(first, size)| ([size, 1, 1], fold.words(first))).collect()
 }
 
 /// The parameters of a graph's one kernel node.

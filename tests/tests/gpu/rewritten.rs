@@ -2,15 +2,12 @@
 //! writes, bit for bit.
 #![allow(unsafe_code, reason = "someone must promise that a kernel keeps its contract")]
 
-use std::sync::Arc;
-
-use cudarc::driver::{CudaModule, DeviceRepr, LaunchConfig, PushKernelArg};
-use cudarc::nvrtc::Ptx;
+use cudarc::driver::LaunchConfig;
 use gridguard::cuda::{Args, CompileOptions, Compiler, Kernel, LaunchError, Module};
-use gridguard::ptx::{FOLDED_WORDS, Fold, Reason, SHIFTED_WORDS, rewrite, shifted_words};
+use gridguard::ptx::Reason;
 use gridguard::{Axis, Choice, Dim3, LaunchRequest, Parameter, Strategy};
 
-use super::support::{context, guard, stream};
+use super::support::{guard, stream};
 
 /// Kernels that know nothing of parts. Each writes `out`, as many words as its grid has blocks.
 const SOURCE: &str = r#"
@@ -135,91 +132,6 @@ fn parts_along_each_axis_and_folded_chunks_write_what_one_launch_writes() {
             let most = Choice::at_most(most);
             let shifted = run(&kernel, grid, most.strategy(Strategy::Shifted));
             assert!(shifted == (launches, whole.clone()), "{name}, {launches} parts");
-        }
-    }
-}
-
-/// The added parameter of a form.
-#[repr(C)]
-struct Words<const N: usize>([u32; N]);
-
-// SAFETY: an array of words, without padding.
-unsafe impl<const N: usize> DeviceRepr for Words<N> {}
-
-/// Where at most `parts` parts of `blocks` blocks begin, of growing sizes, and how long they are.
-pub(super) fn uneven(blocks: u32, parts: u32) -> impl Iterator<Item = (u32, u32)> {
-    let all = parts * (parts + 1) / 2;
-    let begin = move |part: u32| blocks * (part * (part + 1) / 2) / all;
-    let parts = (0..parts).map(move |part| (begin(part), begin(part + 1) - begin(part)));
-    parts.filter(|(_, size)| *size > 0)
-}
-
-/// The shifted launches of `grid`, with `cut` uneven parts along each axis: the size of each, and its words.
-pub(super) fn shifted_parts(
-    grid: [u32; 3],
-    cut: [u32; 3],
-) -> Vec<([u32; 3], [u32; SHIFTED_WORDS])> {
-    let [x, y, z] = [0, 1, 2].map(|axis| uneven(grid[axis], cut[axis]).collect::<Vec<_>>());
-    let parts = z.iter().flat_map(|z| y.iter().map(move |y| (y, z)));
-    let parts = parts.flat_map(|(y, z)| x.iter().map(move |x| [*x, *y, *z]));
-    let words = |part: [(u32, u32); 3]| shifted_words(grid, part.map(|(first, _)| first));
-    parts.map(|part| (part.map(|(_, size)| size), words(part))).collect()
-}
-
-/// The folded launches of `grid` in uneven parts.
-pub(super) fn folded_parts(grid: [u32; 3], parts: u32) -> Vec<([u32; 3], [u32; FOLDED_WORDS])> {
-    let fold = Fold::new(grid).expect("few blocks");
-    uneven(fold.blocks(), parts).map(|(first, size)| ([size, 1, 1], fold.words(first))).collect()
-}
-
-/// What the entry `name` of `module` writes in these launches: each a grid and its words.
-fn launch_by_hand<const N: usize>(
-    module: &Arc<CudaModule>,
-    name: &str,
-    grid: [u32; 3],
-    launches: impl IntoIterator<Item = ([u32; 3], [u32; N])>,
-) -> Vec<u64> {
-    let stream = stream();
-    let function = module.load_function(name).expect("an entry");
-    let mut out = stream.alloc_zeros::<u64>(words_of(grid)).expect("memory");
-    for (size, words) in launches {
-        let words = Words(words);
-        let config =
-            LaunchConfig { grid_dim: size.into(), block_dim: (64, 1, 1), shared_mem_bytes: 0 };
-        let mut launch = stream.launch_builder(&function);
-        launch.arg(&mut out).arg(&SALT);
-        if N > 0 {
-            launch.arg(&words);
-        }
-        // SAFETY: the entry takes memory, a number, and its form the words; there is a word of memory
-        // for each block of the whole grid.
-        unsafe { launch.launch(config) }.expect("it is launched");
-    }
-    stream.clone_dtoh(&out).expect("it runs")
-}
-
-#[test]
-#[ignore = "needs a CUDA GPU"]
-fn code_that_loads_modules_itself_launches_uneven_parts_on_every_axis() {
-    let rewritten = rewrite(ptx().as_bytes()).expect("PTX of NVRTC");
-    let text = String::from_utf8(rewritten.text).expect("ASCII");
-    let text = text.trim_end_matches('\0').to_owned();
-    let module = context().load_module(Ptx::from_src(text)).expect("the driver takes it");
-    let grid = [29, 31, 33];
-    for name in KERNELS {
-        let forms = &rewritten.report.entry(name).expect("an entry").forms;
-        let forms = forms.as_ref().expect("it has forms");
-        let whole = launch_by_hand(&module, name, grid, [(grid, [0_u32; 0])]);
-        let cuts = [1, 2, 3, 7].into_iter().flat_map(|n| [[n, 1, 1], [1, n, 1], [1, 1, n]]);
-        for cut in cuts.chain([[2, 3, 2], [3, 7, 2], [7, 7, 7]]) {
-            let launches = shifted_parts(grid, cut);
-            let shifted = launch_by_hand(&module, &forms.shifted, grid, launches);
-            assert!(shifted == whole, "{name} shifted, cut {cut:?}");
-        }
-        for parts in [1, 2, 3, 7] {
-            let launches = folded_parts(grid, parts);
-            let folded = launch_by_hand(&module, &forms.folded, grid, launches);
-            assert!(folded == whole, "{name} folded in {parts}");
         }
     }
 }

@@ -3,7 +3,7 @@
 use gridguard::cuda::{Args, LaunchError};
 use gridguard::{Axis, BatchAxis, Choice, Dim3, LaunchRequest, Parameter, Rule};
 
-use super::support::{count, guard, is_counting, kernel, module, plan, stream};
+use super::support::{count, guard, is_counting, kernel, module, stream};
 
 #[test]
 #[ignore = "needs a CUDA GPU"]
@@ -16,26 +16,6 @@ fn every_item_is_written_in_its_place_at_sizes_around_the_limit() {
             assert!(is_counting(&out), "{items} on {axis}");
         }
     }
-}
-
-#[test]
-#[ignore = "needs a CUDA GPU"]
-fn a_choice_of_small_chunks_gives_the_same_result() {
-    let (launched, out) = count(Axis::Y, 10_000, Choice::at_most(7));
-    assert_eq!(launched, 1429);
-    assert!(is_counting(&out));
-}
-
-#[test]
-#[ignore = "needs a CUDA GPU"]
-fn nothing_to_do_launches_nothing() {
-    let kernel = kernel("count_y");
-    let stream = stream();
-    let mut out = stream.alloc_zeros::<u64>(1).expect("memory");
-    let plan = plan(&kernel, Axis::Y, 0, Choice::AUTOMATIC);
-    let mut args = Args::new(&stream);
-    args.write_items(&mut out, 1).offset().length();
-    assert_eq!(guard().launch(&kernel, &plan, args), Ok(0));
 }
 
 #[test]
@@ -113,14 +93,4 @@ fn clusters_above_the_portable_size_run_where_there_is_room_for_them() {
         }
         Err(other) => panic!("{other}"),
     }
-}
-
-#[test]
-#[ignore = "needs a CUDA GPU"]
-fn launch_bounds_are_a_limit_of_the_kernel() {
-    let kernel = kernel("bounded");
-    assert_eq!(kernel.limits().kernel().max_threads_per_block, Some(64));
-    let request = LaunchRequest::new(Dim3::ONE, Dim3::new(65, 1, 1));
-    let violations = guard().validate(&request, kernel.limits()).expect_err("65 of 64 threads");
-    assert!(violations.contains(Rule::KernelThreadsPerBlock));
 }

@@ -1,6 +1,6 @@
 //! Every kernel, type and launch parameter on tensors so small that a sanitizer finishes.
 
-use gridguard::{Choice, Dim3, Strategy, validate};
+use gridguard::{Choice, Dim3, Rule, Strategy, validate};
 use gridguard_kernels::ElementType;
 use gridguard_problems::{LaunchSetup, Problem};
 
@@ -50,24 +50,27 @@ fn small_problems_are_of_every_kernel_and_legal() {
 #[test]
 #[ignore = "needs a CUDA GPU"]
 fn every_kernel_is_right_on_small_problems_whole_and_split() {
-    for problem in problems() {
-        let mut case = problem.on_device(kernels(), &stream()).expect("memory");
-        case.verify().unwrap_or_else(|error| panic!("{problem}: {error}"));
-        for LaunchSetup { parameters, batch, request, limits } in
-            case.setups().expect("the default")
-        {
-            // Some launch parameters need more shared memory than the device has.
-            if validate(&request.grid(Dim3::ONE), &limits).is_err() {
-                continue;
-            }
-            let unit = batch.unit().expect("small");
-            let half = batch.items().div_ceil(2).next_multiple_of(unit);
-            let split = Choice::at_most(half).strategy(Strategy::Chunked);
-            for choice in [Choice::AUTOMATIC, split] {
-                let handle = case.prepare(&parameters, choice, None).expect("a plan");
-                let checked = case.check(handle);
-                checked.unwrap_or_else(|error| panic!("{problem} {parameters:?}: {error}"));
-            }
+    problems().into_iter().for_each(|problem| is_right_in_every_setup(problem, 2));
+}
+
+/// Asserts that every set of launch parameters writes the right output, whole and in about this many chunks.
+pub(super) fn is_right_in_every_setup(problem: Problem, chunks: u64) {
+    let mut case = problem.on_device(kernels(), &stream()).expect("memory");
+    let error = case.verify().unwrap_or_else(|error| panic!("{problem}: {error}"));
+    assert!(error < 1e-2, "{problem}: {error:e}");
+    for LaunchSetup { parameters, batch, request, limits } in case.setups().expect("the default") {
+        // Some launch parameters need more shared memory than the device has.
+        if let Err(violations) = validate(&request.grid(Dim3::ONE), &limits) {
+            assert!(violations.contains(Rule::SharedMemoryTotal), "{problem}: {violations}");
+            continue;
+        }
+        let unit = batch.unit().expect("small");
+        let chunk = batch.items().div_ceil(chunks).next_multiple_of(unit);
+        let split = Choice::at_most(chunk).strategy(Strategy::Chunked);
+        for choice in [Choice::AUTOMATIC, split] {
+            let handle = case.prepare(&parameters, choice, None).expect("a plan");
+            let checked = case.check(handle);
+            checked.unwrap_or_else(|error| panic!("{problem} {parameters:?}: {error}"));
         }
     }
 }
