@@ -34,7 +34,7 @@ pack() {
     } | python3 tests/executables.py | while read -r name path; do
         cp "$path" "$folder/$name" && strip "$folder/$name"
     done || return 1
-    cp "$library" tests/watched.py tests/watched_work.py tests/repaired.py tests/neighbours.py tests/served.py tests/wraps.py tests/wraps_programs.py tests/idle.py "$folder/" || return 1
+    cp "$library" tests/suite.py tests/watched.py tests/watched_work.py tests/repaired.py tests/neighbours.py tests/served.py tests/wraps.py tests/wraps_programs.py tests/idle.py "$folder/" || return 1
     rm -rf "$folder/index" && cp -r guard/index/corpus "$folder/index" || return 1
     # The faults of libraries start from the fake ones.
     rm -rf "$folder/fake-driver" && mkdir "$folder/fake-driver" || return 1
@@ -155,7 +155,7 @@ pytorch() {
     rm -f "$folder/native.json"
     GRIDGUARD_BENCH_JSON=$folder/native.json "$folder/attention" --bench 15360x5x16x64
     PYTHONPATH=$folder/python python3 "$folder/python/gpu.py" --native "$folder/native.json" --results "$results/pytorch.json" \
-        own_inputs timing readers layers graphs compiled autocast threads devices memory masks large_batches loaders chunks
+        timing readers layers graphs compiled autocast threads devices memory masks large_batches loaders chunks
 }
 
 # Runs `doctor` in many environments. Prints each page below its command, its exit status and number of
@@ -395,7 +395,7 @@ run() {
         step pytorch-calls 480 env PYTHONPATH="$folder/python" python3 "$folder/python/gpu.py" --results "$results/pytorch-calls.json" --workers "$(nproc)" --seconds 420 random_calls
         step pytorch-own 560 env PYTHONPATH="$folder/python" python3 "$folder/python/pytorch_tests.py" run "$folder/pytorch-tests" \
             --results "$results/pytorch-own.json" --workers "$(nproc)" --seconds 400
-        step pytorch-block 300 env PYTHONPATH="$folder/python" python3 "$folder/python/gpu_block.py" --results "$results/pytorch-block.json"
+        step pytorch-block 300 env PYTHONPATH="$folder/python" MODELS="$folder/models" python3 "$folder/python/gpu_block.py" --results "$results/pytorch-block.json"
         step pytorch-training 560 env PYTHONPATH="$folder/python" python3 "$folder/python/gpu_training.py" --results "$results/pytorch-training.json"
         local models=(env PYTHONPATH="$folder/python" MODELS="$folder/models" python3 "$folder/python/gpu_models.py")
         step models 300 "${models[@]}" --results "$results/models.json" small_models small_training efficient

@@ -15,6 +15,7 @@ import subprocess
 import tempfile
 import time
 
+import suite
 import torch
 
 # A request is some 3 ms of large products, so that the device decides how long it takes. A burst has some 200, and the tuner a second to begin after it.
@@ -105,8 +106,7 @@ def main():
     result = {name: described(*times) for name, times in all_times.items()}
     result["p99_ratio"] = round(result["beside"]["p99_ms"] / result["alone"]["p99_ms"], 3)
     result |= {"device": torch.cuda.get_device_name(), "problems": problems, "samples": samples}
-    given.report.write_text(json.dumps(result, indent=1) + "\n")
-    print(json.dumps(result))
+    suite.write(given.report, result)
     assert samples > 0, "the tuner took no sample"
     assert result["p99_ratio"] <= MOST_RATIO, f"the server is slowed by {result['p99_ratio']}"
 

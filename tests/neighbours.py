@@ -10,13 +10,14 @@
 
 import argparse
 import glob
-import json
 import os
 import shutil
 import subprocess
 import sys
 import tempfile
 import zipfile
+
+import suite
 
 SOURCES = os.path.join(os.path.dirname(os.path.abspath(__file__)), "neighbours")
 # The version, its package, and the files in the package. PyPI has no static runtime of CUDA 11.8 to 12.8.
@@ -43,14 +44,12 @@ SANITIZER = "compute-sanitizer replaces the driver's functions itself: run it wi
 def build(folder):
     shutil.rmtree(folder, ignore_errors=True)
     os.makedirs(folder)
-    for name in ("profiled.py",):
-        shutil.copy(os.path.join(SOURCES, name), folder)
+    shutil.copy(os.path.join(SOURCES, "profiled.py"), folder)
     with tempfile.TemporaryDirectory() as work:
         image = os.path.join(work, "rows.fatbin")
-        nvcc = os.environ.get("NVCC", "nvcc")
         # Runtimes of CUDA 11 take no image that a newer nvcc has compressed.
         source = os.path.join(SOURCES, "rows.cu")
-        subprocess.run([nvcc, "-arch=sm_90", "-compress-mode=none", "-fatbin", "-o", image, source], check=True)
+        subprocess.run([suite.NVCC, "-arch=sm_90", "-compress-mode=none", "-fatbin", "-o", image, source], check=True)
         compile_c(folder, "opener", "opener.c", "-ldl")
         for version, package, files in RUNTIMES:
             download = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--dest", os.path.join(work, version)]
@@ -149,11 +148,11 @@ def neighbours(folder, work):
         settings = {"LD_PRELOAD": found[0], "CUDA_DEVICE_MEMORY_LIMIT": "4g"} if found else {}
         settings |= {"CUDA_DEVICE_MEMORY_SHARED_CACHE": os.path.join(work, "hami.cache")} if found else {}
         yield name, plain["static"] if found else None, settings, None if found else "it was not packed"
-    torch = subprocess.run([sys.executable, "-c", "import torch, triton"], capture_output=True)
+    torch = suite.has("torch", "triton")
     script = lambda launcher, rows: [*launcher, sys.executable, os.path.join(folder, "profiled.py"), str(rows)]
     cache = {"TRITON_CACHE_DIR": os.path.join(work, "triton")}
     missing = "PyTorch or Triton is not installed"
-    yield "PyTorch's profiler (CUPTI)", None if torch.returncode else script, cache, missing if torch.returncode else None
+    yield "PyTorch's profiler (CUPTI)", script if torch else None, cache, None if torch else missing
     nsys = ["nsys", "profile", "--trace=cuda", "--force-overwrite=true", "--output", os.path.join(work, "profile")]
     gdb = ["cuda-gdb", "--batch", "-ex", "run", "--args"]
     for name, tool, command in [("nsys", nsys, beneath(nsys, plain["static"])), ("cuda-gdb", gdb, above(gdb, plain["static"]))]:
@@ -185,11 +184,7 @@ def main():
         else:
             failures.append(f"compute-sanitizer: {told}")
     report = {"passed": passed, "declined": declined, "not_run": not_run, "failed": len(failures)}
-    with open(options.report, "w") as file:
-        file.write(json.dumps(report, indent=1) + "\n")
-    print(json.dumps(report, indent=1))
-    print("\n".join(failures))
-    sys.exit(1 if failures or not passed else 0)
+    suite.finish(options.report, report, failures)
 
 
 parser = argparse.ArgumentParser()

@@ -4,19 +4,20 @@
 # repaired.py LIBRARY REPORT.json
 #
 # Each program prints a digest of its output, once of one launch of 70,000 rows with the library, and once of two launches
-# of 35,000 rows without it. The digests must be equal, and the library must report the launch as fixed. No variable is set
-# but those of the library, and CUPY_CACHE_DIR: what CuPy finds in its cache has no PTX. Missing frameworks are listed. The
-# run fails if all are missing.
+# of 35,000 rows without it. The digests must be equal, and the library must report the launch as fixed. Where a program's
+# name does not say so, no variable is set but those of the library, and CUPY_CACHE_DIR: what CuPy finds in its cache has no
+# PTX. Missing frameworks are listed. The run fails if all are missing.
 
 import argparse
 import collections
 import concurrent.futures
-import json
+import itertools
 import os
-import shutil
 import subprocess
 import sys
 import tempfile
+
+import suite
 
 ROWS = 70_000
 WORKERS = 4
@@ -25,9 +26,12 @@ WORKERS = 4
 END = """
 import hashlib, sys
 rows = int(sys.argv[1])
-for first in (0,) if sys.argv[2] == "whole" else (0, rows // 2):
-    launch(first, rows if sys.argv[2] == "whole" else rows // 2)
-print(hashlib.sha256(output()).hexdigest())
+try:
+    for first in (0,) if sys.argv[2] == "whole" else (0, rows // 2):
+        launch(first, rows if sys.argv[2] == "whole" else rows // 2)
+    print(hashlib.sha256(output()).hexdigest())
+except Exception as error:
+    print(type(error).__name__)
 """
 
 PYTHON = {
@@ -284,8 +288,11 @@ import jax, numpy
 library = ctypes.CDLL(sys.argv[3])
 jax.ffi.register_ffi_target("rows", jax.ffi.pycapsule(library.call_rows), platform="CUDA")
 call = jax.ffi.ffi_call("rows", jax.ShapeDtypeStruct((int(sys.argv[1]), 32), jax.numpy.float32))
-out = call(launches=numpy.int64(1 if sys.argv[2] == "whole" else 2))
-print(hashlib.sha256(numpy.asarray(out).tobytes()).hexdigest())
+try:
+    out = call(launches=numpy.int64(1 if sys.argv[2] == "whole" else 2))
+    print(hashlib.sha256(numpy.asarray(out).tobytes()).hexdigest())
+except Exception as error:
+    print(type(error).__name__)
 """
 
 
@@ -298,15 +305,6 @@ def run(command, folder, reports=None):
         settings |= {"GRIDGUARD_RUN_PTX": kept}
         os.mkdir(kept)
     return subprocess.run(command, env={**os.environ, **settings}, capture_output=True, text=True, timeout=300)
-
-
-def fixed_launches(reports):
-    total = 0
-    for name in os.listdir(reports):
-        if name.startswith("report"):
-            with open(os.path.join(reports, name)) as file:
-                total += json.load(file)["fixed"]
-    return total
 
 
 # `refused` is the reason that must be given instead of a repair, `fixed` the launches to repair. There is no command if
@@ -324,26 +322,15 @@ def check(program, folder):
     halves = run([*command, str(ROWS), "halves", *more], folder)
     if halves.returncode or whole.returncode or halves.stdout != whole.stdout or "launch refused" in whole.stderr:
         return [f"{name}: {halves} {whole}"]
-    launches = fixed_launches(reports)
+    launches = sum(one["fixed"] for one in suite.merged(reports, "report"))
     return [] if launches == fixed else [f"{name}: {launches} launches are fixed: {whole}"]
-
-
-def has(module):
-    return not subprocess.run([sys.executable, "-c", f"import {module}"], capture_output=True).returncode
-
-
-def compiled(nvcc, folder, name, source, *arguments):
-    path = os.path.join(folder, name)
-    with open(path + ".cu", "w") as file:
-        file.write(source)
-    subprocess.run([nvcc, "-std=c++17", "-w", *arguments, "-o", path, path + ".cu"], check=True)
-    return path
 
 
 def programs(folder):
     """Write and compile the programs. Those of a list run one after another."""
     for name, text in PYTHON.items():
-        if not has(name.split(".")[0]) or (name != "cupy" and name != "numba" and not has("triton")):
+        needed = {"cupy": ["cupy"], "numba": ["numba"]}.get(name, ["torch", "triton"])
+        if not suite.has(*needed):
             yield [Program(name)]
             continue
         # A file with the name of a module would hide that module.
@@ -356,37 +343,37 @@ def programs(folder):
             cached = Program("cupy, cached", [sys.executable, path], refused="CuPy took its machine code from its cache")
             in_memory = ["env", "CUPY_CACHE_IN_MEMORY=1", sys.executable, path]
             ordered += [cached, Program("cupy, cached, and compiled again", in_memory)]
+            ordered += [Program("cupy, PTX", ["env", "CUPY_COMPILE_WITH_PTX=1", *in_memory[1:]])]
         yield ordered
-    nvcc = shutil.which("nvcc") or "/usr/local/cuda/bin/nvcc"
-    if not os.path.exists(nvcc):
+    if not suite.has_nvcc():
         yield [Program("nvcc")]
         return
-    capability = subprocess.run(
-        ["nvidia-smi", "--query-gpu=compute_cap", "--format=csv,noheader"], capture_output=True, text=True, check=True
-    )
-    arch = "-arch=sm_" + capability.stdout.split()[0].replace(".", "")
+    arch = "-arch=sm_" + suite.query("compute_cap")[0].replace(".", "")
     for runtime in ("static", "shared"):
-        program = compiled(nvcc, folder, "rows-" + runtime, CUDA, arch, "-cudart", runtime)
+        program = suite.build(folder, "rows-" + runtime, CUDA, arch, "-cudart", runtime)
         for how in ("plain", "captured", "dependent"):
             yield [Program(f"nvcc-{runtime}, {how}", [program], (how,))]
         yield [Program(f"nvcc-{runtime}, 1,000 in a graph", [program], ("captured", "1000"), fixed=1000)]
+        # The driver compiles the PTX beside the machine code.
+        yield [Program(f"nvcc-{runtime}, PTX forced", ["env", "CUDA_FORCE_PTX_JIT=1", program], ("plain",))]
+        options_of_ptx = ["-arch=compute_90", "-code=compute_90", "-cudart", runtime]
+        program = suite.build(folder, "ptx-" + runtime, CUDA, *options_of_ptx)
+        for loading, how in itertools.product(("LAZY", "EAGER"), ("plain", "captured")):
+            command = ["env", f"CUDA_MODULE_LOADING={loading}", program]
+            yield [Program(f"nvcc-{runtime}, PTX, {loading.lower()}, {how}", command, (how,))]
     for mode in ("speed", "none"):
-        program = compiled(nvcc, folder, "rows-" + mode, CUDA, arch, "-compress-mode=" + mode)
+        program = suite.build(folder, "rows-" + mode, CUDA, arch, "-compress-mode=" + mode)
         yield [Program(f"nvcc, compression for {mode}", [program], ("plain",))]
-    program = compiled(nvcc, folder, "rows-native", CUDA, "-arch=native")
+    program = suite.build(folder, "rows-native", CUDA, "-arch=native")
     yield [Program("nvcc -arch=native", [program], ("plain",), "its fat binary has machine code without PTX")]
-    program = compiled(nvcc, folder, "nvrtc", NVRTC, "-lnvrtc", "-lcuda")
+    program = suite.build(folder, "nvrtc", NVRTC, "-lnvrtc", "-lcuda")
     yield [Program("nvrtc", [program])]
     source, cubin = (os.path.join(folder, "child." + ending) for ending in ("cu", "cubin"))
-    yield [Program("nvcc --cubin, as a child", [program], (f"{nvcc} {arch} --cubin -o {cubin} {source}", source, cubin))]
-    yield [Program("nvcc, clusters", [compiled(nvcc, folder, "clusters", CLUSTERS, arch)])]
-    headers = subprocess.run([sys.executable, "-c", "import jax; print(jax.ffi.include_dir())"], capture_output=True, text=True)
-    if headers.returncode:
-        yield [Program("jax")]
-        return
-    options_of_nvcc = [arch, "-shared", "-Xcompiler", "-fPIC", "-I", headers.stdout.strip()]
-    library = compiled(nvcc, folder, "jax_rows.so", JAX_LIBRARY, *options_of_nvcc)
-    yield [Program("jax", [sys.executable, "-c", JAX], (library,))]
+    child = f"{suite.NVCC} {arch} --cubin -o {cubin} {source}"
+    yield [Program("nvcc --cubin, as a child", [program], (child, source, cubin))]
+    yield [Program("nvcc, clusters", [suite.build(folder, "clusters", CLUSTERS, arch)])]
+    library = suite.build_for_jax(folder, JAX_LIBRARY, arch)
+    yield [Program("jax", [sys.executable, "-c", JAX], (library,)) if library else Program("jax")]
 
 
 def main():
@@ -402,16 +389,12 @@ def main():
                     failures += found
                 else:
                     done.append(program.name)
-    report = {"passed": done, "missing": missing, "failed": len(failures)}
-    with open(options.report, "w") as file:
-        file.write(json.dumps(report, indent=1) + "\n")
-    print(json.dumps(report, indent=1))
-    print("\n".join(failures))
-    sys.exit(1 if failures or not done else 0)
+    suite.finish(options.report, {"passed": done, "missing": missing, "failed": len(failures)}, failures)
 
 
-parser = argparse.ArgumentParser()
-parser.add_argument("library", type=os.path.abspath)
-parser.add_argument("report")
-options = parser.parse_args()
-main()
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser()
+    parser.add_argument("library", type=os.path.abspath)
+    parser.add_argument("report")
+    options = parser.parse_args()
+    main()

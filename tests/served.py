@@ -17,6 +17,8 @@ import threading
 import time
 import urllib.request
 
+import suite
+
 # The growth of memory that pools of the allocator and of connections may cause while the server runs.
 SETTLED_AFTER = 0.3
 GROWTH = 1.05
@@ -140,7 +142,7 @@ def main():
     lost = set(load["failures"]) - {"connection refused", "connection reset", "broken pipe", "unexpected end of file"}
     check(f"SIGTERM under load: {load['served']} served, exit status {status}, lost {lost or 'none'}", status == 0 and not lost)
     report["passed"] = not failed
-    options.report.write_text(json.dumps(report, indent=1) + "\n")
+    suite.write(options.report, report)
     return 1 if failed else 0
 
 

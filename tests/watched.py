@@ -12,20 +12,20 @@ import argparse
 import concurrent.futures
 import json
 import os
+import pathlib
 import re
 import resource
-import shutil
 import statistics
 import subprocess
 import sys
 import tempfile
 
-# Name, text of a program that takes the size as its argument, a legal size, a refused size, and the text that the
-# explanation must contain.
-PROGRAMS = [
-    (
-        "torch-flash-attention",
-        """
+import repaired
+import suite
+
+# A legal and a refused size of every program.
+GOOD, REFUSED = 60_000, 70_000
+FLASH_ATTENTION = """
 import sys, torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
 q = torch.zeros(int(sys.argv[1]), 1, 16, 64, device="cuda", dtype=torch.float16)
@@ -35,66 +35,14 @@ with sdpa_kernel(SDPBackend.FLASH_ATTENTION):
         torch.cuda.synchronize()
     except RuntimeError as error:
         print(str(error).splitlines()[0])
-""",
-        60_000,
-        70_000,
-        ["flash_fwd", "grid.y is 70000 blocks", "libtorch_cuda.so"],
-    ),
-    (
-        "triton",
-        """
-import sys, torch, triton, triton.language as tl
-@triton.jit
-def touch(out):
-    tl.store(out + tl.program_id(1), 1.0)
-out = torch.zeros(int(sys.argv[1]), device="cuda")
-try:
-    touch[(1, int(sys.argv[1]))](out)
-    torch.cuda.synchronize()
-except Exception as error:
-    print(type(error).__name__)
-""",
-        60_000,
-        70_000,
-        ["touch", "grid.y is 70000 blocks"],
-    ),
-    (
-        "cupy",
-        """
-import sys, cupy
-kernel = cupy.RawKernel('extern "C" __global__ void touch_z(float *p) { p[blockIdx.z] = 1; }', "touch_z")
-out = cupy.zeros(int(sys.argv[1]), dtype=cupy.float32)
-try:
-    kernel((1, 1, int(sys.argv[1])), (1,), (out,))
-    print(float(out.sum()))
-except Exception as error:
-    print(type(error).__name__)
-""",
-        60_000,
-        70_000,
-        ["touch_z", "grid.z is 70000 blocks"],
-    ),
-    (
-        "numba",
-        """
-import sys, numpy
-numpy.row_stack = getattr(numpy, "row_stack", numpy.vstack)
-from numba import cuda
-@cuda.jit
-def touch_y(out):
-    out[cuda.blockIdx.y] = 1
-out = cuda.device_array(int(sys.argv[1]))
-try:
-    touch_y[(1, int(sys.argv[1])), 1](out)
-    cuda.synchronize()
-except Exception as error:
-    print(type(error).__name__)
-""",
-        60_000,
-        70_000,
-        ["touch_y", "grid.y is 70000 blocks"],
-    ),
-]
+"""
+# The text that the explanation of a program must contain.
+EXPLAINED = {
+    "torch-flash-attention": ["flash_fwd", "grid.y is 70000 blocks", "libtorch_cuda.so"],
+    "triton": ["rows_of", "grid.y is 70000 blocks"],
+    "cupy": ["rows_of", "grid.z is 70000 blocks"],
+    "numba": ["rows_of", "grid.y is 70000 blocks"],
+}
 
 CUDA = r"""
 #include <cstdio>
@@ -123,32 +71,6 @@ int main(int many, char **words) {
     for (unsigned i = 0; i < count; i++) sum += host[i];
     printf("launch %d, then %d, sum %g\n", refused, after, sum);
 }
-"""
-
-# A custom call of JAX. JAX's own kernels keep within the limits: XLA numbers their blocks on x.
-JAX_LIBRARY = r"""
-#include "xla/ffi/api/ffi.h"
-namespace ffi = xla::ffi;
-__global__ void rows(float *p) { p[blockIdx.y] = 1; }
-static ffi::Error launch(cudaStream_t stream, ffi::Result<ffi::Buffer<ffi::F32>> out) {
-    rows<<<dim3(1, out->element_count()), 1, 0, stream>>>(out->typed_data());
-    cudaError_t error = cudaGetLastError();
-    return error ? ffi::Error::Internal(cudaGetErrorString(error)) : ffi::Error::Success();
-}
-XLA_FFI_DEFINE_HANDLER_SYMBOL(call_rows, launch,
-                              ffi::Ffi::Bind().Ctx<ffi::PlatformStream<cudaStream_t>>().Ret<ffi::Buffer<ffi::F32>>());
-"""
-JAX = """
-import ctypes, os, sys
-os.environ["XLA_PYTHON_CLIENT_PREALLOCATE"] = "false"
-import jax
-library = ctypes.CDLL(sys.argv[1])
-jax.ffi.register_ffi_target("rows", jax.ffi.pycapsule(library.call_rows), platform="CUDA")
-call = jax.ffi.ffi_call("rows", jax.ShapeDtypeStruct((int(sys.argv[2]),), jax.numpy.float32))
-try:
-    print(float(call().sum()))
-except Exception as error:
-    print(type(error).__name__)
 """
 
 # A graph built by hand: a node is added, set, and set in the executable graph, each time first with a legal size and
@@ -229,62 +151,23 @@ def start(command, preload, settings):
     return subprocess.Popen(command, env=environment(preload, settings), text=True, **pipes)
 
 
-def check(name, command, good, refused, expected, error="CUDA_ERROR_INVALID_VALUE (1)"):
-    """Return the failures of one program."""
+def check(name, command, expected, more=(), refused=REFUSED, error="CUDA_ERROR_INVALID_VALUE (1)"):
+    """Return the failures of one program, whose arguments are the size and `more`."""
     failures = []
-    without = run([*command, str(good)], preload=False)
-    with_it = run([*command, str(good)])
+    without = run([*command, str(GOOD), *more], preload=False)
+    with_it = run([*command, str(GOOD), *more])
     if (without.returncode, without.stdout) != (with_it.returncode, with_it.stdout):
         failures.append(f"{name}: good case differs: {without} {with_it}")
     if "refused:" in with_it.stderr or not re.search(r"[1-9]\d* launch\w* of .* accepted, 0 refused", with_it.stderr):
         failures.append(f"{name}: good case: {with_it.stderr}")
-    bad = run([*command, str(refused)])
-    bad_without = run([*command, str(refused)], preload=False)
+    bad = run([*command, str(refused), *more])
+    bad_without = run([*command, str(refused), *more], preload=False)
     if (bad.returncode, bad.stdout) != (bad_without.returncode, bad_without.stdout):
         failures.append(f"{name}: refused case differs: {bad_without} {bad}")
     for text in [f"gridguard: launch refused: {error}", *expected]:
         if text not in bad.stderr:
             failures.append(f"{name}: no {text!r} in: {bad.stderr}")
     return failures
-
-
-def check_fixed(name, command, expected, settings={}):
-    """Return the failures of a program with a refused launch whose PTX is rewritten when it is loaded."""
-    fixed = run(command, settings={"GRIDGUARD_RUN_FIX": "1", **settings})
-    right = fixed.returncode == 0 and fixed.stdout == expected and "launch refused" not in fixed.stderr
-    return [] if right else [f"{name}, fixed: {fixed}"]
-
-
-# The output of `rows` for 70,000 blocks that ran.
-RIGHT = "launch 0, then 0, sum 70000\n"
-
-
-def fixed_programs(nvcc, folder):
-    """Run programs with PTX and a grid that is too large. Return the programs that ran, and the failures."""
-    done, failures = [], []
-
-    def each(name, *arguments):
-        done.append(name)
-        failures.extend(check_fixed(name, *arguments))
-
-    cupy = os.path.join(folder, "program-cupy.py")
-    if os.path.exists(cupy) and not subprocess.run([sys.executable, "-c", "import cupy"], capture_output=True).returncode:
-        each("cupy", [sys.executable, cupy, "70000"], "70000.0\n", {"CUPY_COMPILE_WITH_PTX": "1", "CUPY_CACHE_IN_MEMORY": "1"})
-    for runtime in ["static", "shared"] if os.path.exists(nvcc) else []:
-        program = os.path.join(folder, "fixed-" + runtime)
-        source = os.path.join(folder, "rows.cu")
-        options = ["-arch=compute_90", "-code=compute_90", "-cudart", runtime]
-        subprocess.run([nvcc, *options, "-o", program, source], check=True)
-        for loading in ("LAZY", "EAGER"):
-            settings = {"CUDA_MODULE_LOADING": loading}
-            each(f"nvcc-{runtime}, {loading.lower()}", [program, "70000"], RIGHT, settings)
-            each(f"nvcc-{runtime}, {loading.lower()}, captured", [program, "70000", "captured"], RIGHT, settings)
-    if os.path.exists(nvcc):
-        # The image has machine code for the device beside PTX, and the driver compiles the PTX.
-        program = os.path.join(folder, "fixed-both")
-        subprocess.run([nvcc, "-arch=sm_90", "-o", program, os.path.join(folder, "rows.cu")], check=True)
-        each("nvcc, PTX forced", [program, "70000"], RIGHT, {"CUDA_FORCE_PTX_JIT": "1"})
-    return done, failures
 
 
 def work(*words):
@@ -299,11 +182,7 @@ def varied(report, folder):
         command = work("varied", str(seconds))
         runs = list(pool.map(lambda _: run(command, timeout=seconds + 120, settings=quiet), range(PROCESSES)))
     failures = [f"ordinary work: {one}" for one in runs if one.returncode or "gridguard:" in one.stderr]
-    reports = []
-    for name in os.listdir(folder):
-        if name.startswith("varied"):
-            with open(os.path.join(folder, name)) as file:
-                reports.append(json.load(file))
+    reports = suite.merged(folder, "varied")
     seen = {key: sum(one[key] for one in reports) for key in ("launches", "refused")}
     if not seen["launches"] or seen["refused"]:
         failures.append(f"ordinary work: {seen}")
@@ -374,58 +253,44 @@ def check_memory(allocator):
 def programs(report, folder):
     """Return the failures of programs with a launch or an allocation that the driver refuses."""
     failures, missing, done, graphs = [], [], [], {}
-    for name, text, good, refused, expected in PROGRAMS:
-        path = os.path.join(folder, f"program-{name}.py")
-        with open(path, "w") as file:
-            file.write(text)
-        module = name.split("-")[0]
-        if subprocess.run([sys.executable, "-c", f"import {module}"], capture_output=True).returncode:
-            missing.append(name)
-            continue
-        failures += check(name, [sys.executable, path], good, refused, expected)
+
+    def each(name, *arguments, **options):
+        failures.extend(check(name, *arguments, **options))
         done.append(name)
-    nvcc = shutil.which("nvcc") or "/usr/local/cuda/bin/nvcc"
-    for runtime in ["static", "shared"] if os.path.exists(nvcc) else []:
-        source, program = os.path.join(folder, "rows.cu"), os.path.join(folder, "rows-" + runtime)
-        with open(source, "w") as file:
-            file.write(CUDA)
-        subprocess.run([nvcc, "-arch=native", "-cudart", runtime, "-o", program, source], check=True)
-        failures += check("nvcc-" + runtime, [program], 60_000, 70_000, ["rows(float*)", "grid.y is 70000 blocks"])
-        done.append("nvcc-" + runtime)
-        graph = os.path.join(folder, "graph-" + runtime)
-        with open(graph + ".cu", "w") as file:
-            file.write(GRAPH)
-        subprocess.run([nvcc, "-arch=native", "-cudart", runtime, "-o", graph, graph + ".cu"], check=True)
-        expected = ["rows(float*)", "grid.y is 70000 blocks", ", kernel node of a graph"]
-        failures += check("graph-" + runtime, [graph], 60_000, 70_000, expected)
-        done.append("graph-" + runtime)
+
+    texts = {"torch-flash-attention": FLASH_ATTENTION, **{name: text + repaired.END for name, text in repaired.PYTHON.items()}}
+    for name, expected in EXPLAINED.items():
+        path = pathlib.Path(folder, f"program-{name}.py")
+        path.write_text(texts[name])
+        if suite.has(name.split("-")[0]):
+            each(name, [sys.executable, str(path)], expected, ("whole",))
+        else:
+            missing.append(name)
+    rows = ["rows(float*)", "grid.y is 70000 blocks"]
+    for runtime in ["static", "shared"] if suite.has_nvcc() else []:
+        options_of_nvcc = ["-arch=native", "-cudart", runtime]
+        program = suite.build(folder, "rows-" + runtime, CUDA, *options_of_nvcc)
+        each("nvcc-" + runtime, [program], rows)
+        graph = suite.build(folder, "graph-" + runtime, GRAPH, *options_of_nvcc)
+        each("graph-" + runtime, [graph], [*rows, ", kernel node of a graph"])
         # The call that the driver refuses for a node.
-        graphs[runtime] = run([graph, "70000"]).stdout.strip()
+        graphs[runtime] = run([graph, str(REFUSED)]).stdout.strip()
         # The static runtime refuses a dimension of zero, which the library cannot see.
         if runtime == "shared":
             expected = ["rows(float*)", "grid.y is 0 blocks", "0 launches of 1 kernel accepted, 1 refused"]
             # The runtime (`cudaErrorInvalidConfiguration`) or, with CUDA 13.0, the driver refuses it.
-            failures += check("zero", [program], 60_000, 0, expected, "")
-            done.append("zero")
-    headers = subprocess.run([sys.executable, "-c", "import jax; print(jax.ffi.include_dir())"], capture_output=True, text=True)
-    if headers.returncode or not os.path.exists(nvcc):
-        missing.append("jax")
+            each("zero", [program], expected, refused=0, error="")
+    library = suite.build_for_jax(folder, repaired.JAX_LIBRARY, "-arch=native")
+    if library:
+        expected = ["rows_of(float*, int)", "grid.y is 70000 blocks", "jax_rows.so"]
+        each("jax", [sys.executable, "-c", repaired.JAX], expected, ("whole", library))
     else:
-        library = os.path.join(folder, "jax_rows.so")
-        with open(library + ".cu", "w") as file:
-            file.write(JAX_LIBRARY)
-        options_of_nvcc = ["-arch=native", "-w", "-std=c++17", "-shared", "-Xcompiler", "-fPIC", "-I", headers.stdout.strip()]
-        subprocess.run([nvcc, *options_of_nvcc, "-o", library, library + ".cu"], check=True)
-        expected = ["rows(float*)", "grid.y is 70000 blocks", "jax_rows.so"]
-        failures += check("jax", [sys.executable, "-c", JAX, library], 60_000, 70_000, expected)
-        done.append("jax")
-    fixed, failures_of_fixed = fixed_programs(nvcc, folder)
-    failures += failures_of_fixed
+        missing.append("jax")
     if "torch-flash-attention" in done:
         for allocator in ALLOCATORS:
             failures += check_memory(allocator)
-    report.update({"passed": done, "missing": missing, "fixed": fixed, "graph_70000": graphs})
-    return failures if done else ["no framework is installed"]
+    report.update({"passed": done, "missing": missing, "graph_70000": graphs})
+    return failures
 
 
 def timing(report, _folder):
@@ -460,11 +325,7 @@ def main():
     report = {}
     with tempfile.TemporaryDirectory() as folder:
         failures = {"programs": programs, "varied": varied, "timing": timing}[options.part](report, folder)
-    print(json.dumps(report, indent=1))
-    with open(options.report, "w") as file:
-        file.write(json.dumps(report, indent=1) + "\n")
-    print("\n".join(failures))
-    sys.exit(1 if failures else 0)
+    suite.finish(options.report, report, failures)
 
 
 parser = argparse.ArgumentParser()

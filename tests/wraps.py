@@ -19,13 +19,13 @@ import json
 import os
 import pathlib
 import re
-import shutil
 import signal
 import subprocess
 import sys
 import tempfile
 import time
 
+import suite
 from wraps_programs import PROGRAMS, PYTHON_START, SOURCES
 
 MIB, GIB = 1 << 20, 1 << 30
@@ -215,12 +215,8 @@ def commands(folder, work):
         path = pathlib.Path(work, f"program-{name}.py")
         path.write_text(PYTHON_START + text)
         yield name, [sys.executable, str(path)] if all(map(importlib.util.find_spec, modules)) else None
-    nvcc = os.environ.get("NVCC") or shutil.which("nvcc")
     for name, source in SOURCES.items():
-        path = pathlib.Path(work, name)
-        path.with_suffix(".cu").write_text(source)
-        built = nvcc and subprocess.run([nvcc, "-arch=sm_90", "-o", path, path.with_suffix(".cu")], capture_output=True)
-        yield name, [str(path)] if built and not built.returncode else None
+        yield name, [suite.build(work, name, source, "-arch=sm_90")] if suite.has_nvcc() else None
     candle = pathlib.Path(folder, "candle", "candle-plain")
     yield "candle", [str(candle)] if candle.exists() else None
 
@@ -243,8 +239,7 @@ def program(gridguard, work, name, command):
     last = ran.stdout.strip().splitlines()[-1:] or [""]
     row["checked"] = int(last[0]) if last[0].isdigit() else ran.stdout.count(": right")
     row["wraps"] = []
-    for path in reports.iterdir():
-        told = json.loads(path.read_text())
+    for told in suite.merged(reports, ""):
         coverage = told.get("index_coverage") or {"kernels": 0, "launches": 0, "kernels_without_ptx": 0}
         row["launches"] += told["launches"]
         row["kernels_compared"] += coverage["kernels"]
@@ -282,8 +277,7 @@ def main():
         return endless(*sys.argv[2:])
     gridguard, folder, path, *part = sys.argv[1:]
     gridguard, is_right = os.path.abspath(gridguard), True
-    names = subprocess.run(["nvidia-smi", "--query-gpu=name,driver_version", "--format=csv,noheader"], capture_output=True, text=True)
-    device, _, driver = names.stdout.split("\n")[0].partition(", ")
+    device, driver = suite.query("name", "driver_version")
     report = {
         "device": device,
         "driver": driver,
@@ -295,9 +289,7 @@ def main():
         if part in ([], [name]):
             report[name], fine = run(gridguard, folder)
             is_right &= fine
-    with open(path, "w") as file:
-        file.write(json.dumps(report, indent=1) + "\n")
-    print(json.dumps({key: value for key, value in report.items() if key != "corpus"})[:3000])
+    suite.write(path, report)
     sys.exit(0 if is_right else 1)
 
 
