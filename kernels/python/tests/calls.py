@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import random
-import warnings
-from collections import Counter
-from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -146,43 +143,6 @@ def _is_aligned(tensor: Tensor) -> bool:
         return True
     steps = [0] if tensor.is_contiguous() else [step for size, step in zip(tensor.shape, tensor.stride()) if size > 1][:-1]
     return all(at % 16 == 0 for at in (tensor.data_ptr(), *(step * tensor.element_size() for step in steps)))
-
-
-def own_calls(device: str) -> Iterator[Call]:
-    """Yield the inputs of PyTorch's own tests of the function, which need the package `expecttest`."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        from torch.testing._internal.common_methods_invocations import op_db
-
-    own = next(op for op in op_db if op.name == "nn.functional.scaled_dot_product_attention")
-    for dtype in sorted(own.supported_dtypes(device), key=str):
-        for sample in own.sample_inputs(device, dtype):
-            for one in (sample, sample.noncontiguous()):
-                options = dict(one.kwargs)
-                mask = options.pop("attn_mask", None)
-                for mode in ("plain", "grad"):
-                    yield Call([one.input, *one.args], mask, options, mode, ["PyTorch's own"])
-
-
-def compare_own(device: str, function: Any) -> tuple[list[str], Counter[str]]:
-    """Return the wrong results of `function` for PyTorch's own inputs, and how they were compared."""
-    wrong, kinds = [], Counter[str]()
-    for call in own_calls(device):
-        torch.manual_seed(0)
-        theirs = reference(call)
-        torch.manual_seed(0)
-        if call.options.get("dropout_p"):
-            kinds["compared with the same seed"] += 1
-            found = outcome(call, function)
-            right = isinstance(theirs, list) and isinstance(found, list)
-            if not right or not all(torch.equal(*pair) for pair in zip(found, theirs)):
-                wrong.append(str(call))
-            continue
-        comparison = compare(call, function, theirs)
-        kinds[comparison.kind] += 1
-        if comparison.wrong is not None:
-            wrong.append(f"{comparison.wrong}: {call}")
-    return wrong, kinds
 
 
 def run(call: Call, function: Any, dtype: torch.dtype | None = None) -> list[Tensor]:

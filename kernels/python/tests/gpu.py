@@ -3,17 +3,9 @@
 from __future__ import annotations
 
 import argparse
-import concurrent.futures
-import itertools
 import json
-import multiprocessing
-import statistics
 import sys
-import threading
-import time
-import traceback
-import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +13,8 @@ import gpu_calls
 import gpu_chunked
 import gpu_tune
 import torch
-from calls import MODES, NOT_ALIGNED, PYTORCH, SERVED_DERIVATIVE, compare_own, shifted
+from calls import MODES, NOT_ALIGNED, PYTORCH, SERVED_DERIVATIVE
+from gpu_support import close, device_us, host_us, in_threads, parser_of, qkv, run_checks, show
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 import gridguard.torch as ours
@@ -31,32 +24,21 @@ attention = ours.scaled_dot_product_attention
 MOTIVATING = (15_360, 5, 16, 64)
 # Items at both ends that are compared with double precision.
 CHECKED = 32
-TYPES = {torch.float16: 2e-2, torch.bfloat16: 5e-2, torch.float32: 2e-3}
-# The length of a sample of launches back to back.
-SAMPLE_US = 40_000
 
 figures: dict[str, Any] = {}
 
 
 def main() -> int:
-    cli = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    cli = parser_of(__doc__)
     cli.add_argument("--calls", type=int, default=5000, help="the number of random calls")
     cli.add_argument("--seconds", type=float, default=500.0, help="the time limit of random calls")
     cli.add_argument("--workers", type=int, default=8, help="the number of processes of random calls")
     cli.add_argument("--native", type=Path, help="GRIDGUARD_BENCH_JSON of our bench, for 15360x5x16x64")
-    cli.add_argument("--results", type=Path, help="write the results to this file")
-    cli.add_argument("checks", nargs="*", metavar="CHECK")
     options = cli.parse_args()
-    figures["software"] = f"PyTorch {torch.__version__}, {torch.cuda.get_device_name()}, reader {ours.stats().reader}"
-    print(figures["software"])
     checks = (
         timing,
         random_calls,
-        own_inputs,
-        misaligned,
-        second_derivatives,
         large_batches,
-        large_training,
         layers,
         graphs,
         compiled,
@@ -71,35 +53,6 @@ def main() -> int:
         tuned_functions,
     )
     return run_checks(checks, (options,), options, figures)
-
-
-def options_of(description: str | None) -> argparse.Namespace:
-    """Return the options of a script that takes the names of checks and a file for results."""
-    cli = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
-    cli.add_argument("--results", type=Path, help="write the results to this file")
-    cli.add_argument("checks", nargs="*", metavar="CHECK")
-    return cli.parse_args()
-
-
-def run_checks(
-    checks: tuple[Callable[..., None], ...], arguments: tuple[Any, ...], options: Any, figures: dict[str, Any]
-) -> int:
-    """Run the chosen checks, write `figures` after each, and return the exit status."""
-    failed = {}
-    for check in [check for check in checks if not options.checks or check.__name__ in options.checks]:
-        begun = time.perf_counter()
-        try:
-            check(*arguments)
-        except Exception:
-            failed[check.__name__] = traceback.format_exc()
-            print(f"FAILED {check.__name__}: {failed[check.__name__]}")
-        figures[f"{check.__name__}, seconds"] = round(time.perf_counter() - begun, 1)
-        print(f"{check.__name__}: {figures[f'{check.__name__}, seconds']} s", flush=True)
-        if options.results:
-            options.results.write_text(json.dumps({**figures, "failed": failed}, indent=1))
-    print(ours.stats())
-    print(f"failed: {', '.join(failed)}" if failed else "all passed")
-    return int(bool(failed))
 
 
 def random_calls(options: argparse.Namespace) -> None:
@@ -118,13 +71,6 @@ def random_calls(options: argparse.Namespace) -> None:
     assert wanted <= paths.keys(), wanted - paths.keys()
     assert MODES.keys() | {NOT_ALIGNED} <= labels.keys(), labels
     assert found.labels[NOT_ALIGNED] > options.calls // 10 and found.kinds[SERVED_DERIVATIVE] > options.calls // 200
-
-
-def own_inputs(options: argparse.Namespace) -> None:
-    before = ours.stats().served
-    wrong, kinds = compare_own("cuda", attention)
-    figures["inputs of PyTorch's own tests"] = {"kinds": dict(kinds), "served": ours.stats().served - before, "wrong": wrong}
-    assert not wrong, f"{len(wrong)} calls\n" + "\n".join(wrong[:20])
 
 
 def large_batches(options: argparse.Namespace) -> None:
@@ -147,90 +93,6 @@ def large_batches(options: argparse.Namespace) -> None:
         for part in (slice(CHECKED), slice(items - CHECKED, items), slice(65_530, 65_540)):
             close(out[part], PYTORCH(*(t[part].double() for t in (query, key, value))), f"{items} items")
         del query, key, value, out
-
-
-def misaligned(options: argparse.Namespace) -> None:
-    """Run tensors at odd elements by ours, and by PyTorch alone, in processes that it may end."""
-    for length, dtype, elements, at in itertools.product((16, 160), TYPES, (1, 2, 4, 8), range(4)):
-        tensors = qkv(2, 4, length, 64, dtype=dtype)
-        weights = torch.randn_like(tensors[0])
-        exact = [tensor.double().requires_grad_() for tensor in tensors]
-        expected = PYTORCH(*exact)
-        expected = [expected.detach(), *torch.autograd.grad(expected, exact, weights.double())]
-        if at < 3:
-            tensors[at] = shifted(tensors[at], elements)
-        else:
-            weights = shifted(weights, elements)
-        inputs = [tensor.requires_grad_() for tensor in tensors]
-        out = attention(*inputs)
-        for found, true in zip([out.detach(), *torch.autograd.grad(out, inputs, weights)], expected):
-            close(found, true, f"{length} {dtype} tensor {at} at {elements} elements", TYPES[dtype])
-    alone = figures["PyTorch alone, not aligned"] = {}
-    context = multiprocessing.get_context("spawn")
-    for backend, dtype in itertools.product(("CUDNN_ATTENTION", "FLASH_ATTENTION", "EFFICIENT_ATTENTION"), TYPES):
-        for elements in (1, 8):
-            # A fault makes the process unusable, so each case has its own.
-            with concurrent.futures.ProcessPoolExecutor(1, context) as pool:
-                try:
-                    found = pool.submit(pytorch_alone, backend, dtype, elements).result()
-                except concurrent.futures.process.BrokenProcessPool:
-                    found = "ends the process"
-            alone[f"{backend} {dtype} {elements}"] = found
-            print(f"  PyTorch alone, {backend}, {dtype}, {elements} elements: {found}", flush=True)
-
-
-def pytorch_alone(backend: str, dtype: torch.dtype, elements: int) -> str:
-    """Return PyTorch's largest error, or its exception, for a query at an offset of `elements`."""
-    tensors = qkv(2, 4, 16, 64, dtype=dtype)
-    exact = PYTORCH(*(tensor.double() for tensor in tensors))
-    tensors[0] = shifted(tensors[0], elements)
-    try:
-        with sdpa_kernel(getattr(SDPBackend, backend)), warnings.catch_warnings(action="ignore"):
-            return f"off by {(PYTORCH(*tensors).double() - exact).abs().max().item():.2g}"
-    except RuntimeError as error:
-        return str(error).split("\n")[0]
-
-
-def second_derivatives(options: argparse.Namespace) -> None:
-    x = torch.randn(64, 5, 16, 64, device="cuda") / 4
-
-    def derivatives(function: Any, x: torch.Tensor) -> list[torch.Tensor]:
-        x = x.detach().requires_grad_()
-        found = [function(x, x.sin(), x * x.cos())]
-        for order in range(3):
-            found += torch.autograd.grad(found[-1].square().sum(), x, create_graph=order < 2)
-        return [one.detach() for one in found]
-
-    before = ours.stats()
-    found = derivatives(attention, x)
-    after = ours.stats()
-    assert (after.served, after.backward) == (before.served + 1, before.backward + 3)
-    # In double precision PyTorch has no fused kernels.
-    for order, (one, true) in enumerate(zip(found, derivatives(PYTORCH, x.double()))):
-        close(one, true, f"derivative {order}", 2e-3)
-
-
-def large_training(options: argparse.Namespace) -> None:
-    """Run forward and backward passes of batches that PyTorch's kernels refuse, eager and compiled."""
-    long, wide = _native.MAX_LENGTH + 4, _native.MAX_HEAD_DIM + 8
-    sizes = [(70_000, 2, 16, 32), (70_000, 2, long, 8), (70_000, 16, wide), (1, 70_000, 2, 16, wide), (2, 70_000, long, 8)]
-    for shape, dtype, mode in itertools.product(sizes, (torch.float16, torch.float32), ("eager", "static", "dynamic")):
-        torch.compiler.reset()
-        function = attention if mode == "eager" else torch.compile(attention, dynamic=mode == "dynamic", fullgraph=True)
-        tensors = [tensor.requires_grad_() for tensor in qkv(*shape, dtype=dtype)]
-        out = function(*tensors)
-        weights, before = torch.randn_like(out), ours.stats().backward
-        found = [out.detach(), *torch.autograd.grad(out, tensors, weights)]
-        assert (ours.stats().backward > before) == (shape == sizes[0]), "the path"
-        # The ends of the large axis, and the ends of slices.
-        axis, size = shape.index(70_000), 70_000
-        for begin in (0, 34_990, 65_530, size - 10):
-            part = [tensor.detach().narrow(axis, begin, 10).double().requires_grad_() for tensor in tensors]
-            true = PYTORCH(*part)
-            true = [true.detach(), *torch.autograd.grad(true, part, weights.narrow(axis, begin, 10).double())]
-            for one, exact in zip(found, true):
-                close(one.narrow(axis, begin, 10), exact, f"{shape} {dtype} {mode} from {begin}", TYPES[dtype])
-        del tensors, out, weights, found
 
 
 def layers(options: argparse.Namespace) -> None:
@@ -309,25 +171,15 @@ def compiled(options: argparse.Namespace) -> None:
 
 def threads(options: argparse.Namespace) -> None:
     """Run threads on their own streams, with shapes that other threads compile at the same time."""
-    errors: list[BaseException] = []
 
     def work(seed: int) -> None:
-        try:
-            with torch.cuda.stream(torch.cuda.Stream()):
-                for length in (3, 7, 16, 33, 60):
-                    tensors = qkv(50 + seed, 3, length, 48)
-                    for _ in range(20):
-                        out = attention(*tensors)
-                    close(out, PYTORCH(*(t.double() for t in tensors)), f"thread {seed}")
-        except BaseException as error:  # noqa: BLE001
-            errors.append(error)
+        for length in (3, 7, 16, 33, 60):
+            tensors = qkv(50 + seed % 4, 3, length, 48)
+            for _ in range(20):
+                out = attention(*tensors)
+            close(out, PYTORCH(*(t.double() for t in tensors)), f"thread {seed}")
 
-    started = [threading.Thread(target=work, args=(seed % 4,)) for seed in range(8)]
-    for thread in started:
-        thread.start()
-    for thread in started:
-        thread.join()
-    assert not errors, errors[0]
+    in_threads(8, work)
 
 
 def devices(options: argparse.Namespace) -> None:
@@ -422,7 +274,7 @@ def timing(options: argparse.Namespace) -> None:
         row = {"case": name, "ours": found, "PyTorch": device_us(PYTORCH, tensors), "native": native.get(name)}
         row["of native"] = row["native"] and round(found / row["native"], 3)
         rows.append(row)
-        print("  " + ", ".join(f"{key} {value}" for key, value in row.items() if value is not None), flush=True)
+        show(row)
     small = qkv(16, 5, 16, 64)
     with torch.no_grad():
         host, host_theirs = host_us(attention, small), host_us(PYTORCH, small)
@@ -462,43 +314,6 @@ def cases() -> Iterator[tuple[str, list[torch.Tensor]]]:
     yield "f32, 3840x8x16x160", qkv(3_840, 8, 16, 160, dtype=torch.float32)
     for items in (70_000, 200_000, 1_000_000):
         yield f"f16, {items}x2x16x64", qkv(items, 2, 16, 64)
-
-
-def device_us(function: Callable[..., torch.Tensor], tensors: list[torch.Tensor]) -> float:
-    """Return the median time of launches between two events, with enough launches to hide the first one's latency."""
-    samples = []
-    calls = 3
-    for _ in range(12):
-        begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-        begin.record()
-        for _ in range(calls):
-            function(*tensors)
-        end.record()
-        end.synchronize()
-        samples.append(begin.elapsed_time(end) * 1e3 / calls)
-        calls = max(3, min(200, int(SAMPLE_US / samples[-1])))
-    return round(statistics.median(samples[2:]), 2)
-
-
-def host_us(function: Callable[..., torch.Tensor], tensors: list[torch.Tensor]) -> float:
-    """Return the median host time of calls that the device keeps up with."""
-    samples = []
-    for _ in range(50):
-        torch.cuda.synchronize()
-        begun = time.perf_counter()
-        for _ in range(100):
-            function(*tensors)
-        samples.append((time.perf_counter() - begun) * 1e4)
-    return round(statistics.median(samples), 2)
-
-
-def qkv(*sizes: int, dtype: torch.dtype = torch.float16) -> list[torch.Tensor]:
-    return [torch.randn(*sizes, device="cuda", dtype=dtype) for _ in range(3)]
-
-
-def close(found: torch.Tensor, expected: torch.Tensor, what: str, tolerance: float = 5e-3) -> None:
-    error = (found.double() - expected).abs().max().item()
-    assert error <= tolerance * (1 + expected.abs().max().item()), f"{what}: off by {error:.3g}"
 
 
 if __name__ == "__main__":

@@ -5,12 +5,21 @@ from __future__ import annotations
 import contextlib
 import copy
 import sys
-import threading
 from typing import Any
 
-import motion_blocks
+import models
 import torch
-from gpu import device_us, host_us, options_of, run_checks
+from gpu_support import (
+    close,
+    device_us,
+    host_us,
+    in_threads,
+    limited_memory,
+    parser_of,
+    peak_of,
+    run_checks,
+    show,
+)
 from torch import Tensor, nn
 
 import gridguard.torch as ours
@@ -28,10 +37,7 @@ figures: dict[str, Any] = {}
 
 
 def main() -> int:
-    options = options_of(__doc__)
-    figures["software"] = f"PyTorch {torch.__version__}, {torch.cuda.get_device_name()}"
-    figures["diffusers"] = motion_blocks.INSTALLED
-    print(figures)
+    options = parser_of(__doc__).parse_args()
     checks = (
         timing,
         results,
@@ -70,12 +76,8 @@ def budgets() -> None:
     expected = ours.temporal_block(module, x)
     for budget in (64 * MIB, 256 * MIB, 1024 * MIB):
         ours.temporal_block(module, x, memory_budget=budget)
-        torch.cuda.synchronize()
-        torch.cuda.reset_peak_memory_stats()
-        before = torch.cuda.memory_allocated()
-        out = ours.temporal_block(module, x, memory_budget=budget)
-        torch.cuda.synchronize()
-        used = torch.cuda.max_memory_allocated() - before - out.nbytes
+        out, used = peak_of(lambda: ours.temporal_block(module, x, memory_budget=budget))  # noqa: B023
+        used -= out.nbytes
         figures[f"bytes within {budget // MIB} MiB"] = used
         # The joined weights of queries, keys and values are extra.
         assert used <= budget + 2 * 3 * 320 * 320 * 2 + MIB, used
@@ -91,14 +93,9 @@ def budgets() -> None:
 
 def shortage() -> None:
     module, x = block(320, 5), hidden(*MOTIVATING[:3])
-    total = torch.cuda.get_device_properties(0).total_memory
-    torch.cuda.empty_cache()
-    torch.cuda.set_per_process_memory_fraction((torch.cuda.memory_reserved() + 600 * MIB) / total)
-    try:
+    with limited_memory(600 * MIB):
         out = ours.temporal_block(module, x)
         torch.cuda.synchronize()
-    finally:
-        torch.cuda.set_per_process_memory_fraction(1.0)
     check(module, x, out, "little memory")
 
 
@@ -133,15 +130,10 @@ def replaced() -> None:
     from diffusers.models.unets.unet_motion_model import AnimateDiffTransformer3D
 
     blocks = [block(320, 5, torch.float32, seed=seed) for seed in range(3)]
-    if motion_blocks.INSTALLED:
-        model = AnimateDiffTransformer3D(5, 64, in_channels=320, num_layers=0)
-        model.transformer_blocks = nn.ModuleList(blocks)
-        x = torch.randn(16, 320, 8, 8, device="cuda")
-        call = lambda one: one(x.to(one.transformer_blocks[0].norm1.weight.dtype), num_frames=16)  # noqa: E731
-    else:
-        model = AnimateDiffTransformer3D(blocks)
-        x = torch.randn(64, 16, 320, device="cuda")
-        call = lambda one: one(x.to(one.transformer_blocks[0].norm1.weight.dtype))  # noqa: E731
+    model = AnimateDiffTransformer3D(5, 64, in_channels=320, num_layers=0)
+    model.transformer_blocks = nn.ModuleList(blocks)
+    x = torch.randn(16, 320, 8, 8, device="cuda")
+    call = lambda one: one(x.to(one.transformer_blocks[0].norm1.weight.dtype), num_frames=16)  # noqa: E731
     model.cuda().eval().requires_grad_(False)
     expected = call(model)
     assert ours.replace_motion_modules(model, memory_budget=64 * MIB) == 3
@@ -160,24 +152,15 @@ def replaced() -> None:
 
 def threads() -> None:
     """Run threads on their own streams, with a budget for chunks on two streams."""
-    errors: list[BaseException] = []
 
     def work(seed: int) -> None:
-        try:
-            with torch.no_grad(), torch.cuda.stream(torch.cuda.Stream()):
-                module, x = block(320, 5, seed=seed), hidden(500 + seed, 16, 320)
-                for turn in range(10):
-                    out = ours.temporal_block(module, x, memory_budget=(None, 32 * MIB)[turn % 2])
-                    check(module, x, out, f"thread {seed}")
-        except BaseException as error:  # noqa: BLE001
-            errors.append(error)
+        with torch.no_grad():
+            module, x = block(320, 5, seed=seed), hidden(500 + seed, 16, 320)
+            for turn in range(10):
+                out = ours.temporal_block(module, x, memory_budget=(None, 32 * MIB)[turn % 2])
+                check(module, x, out, f"thread {seed}")
 
-    started = [threading.Thread(target=work, args=(seed,)) for seed in range(6)]
-    for thread in started:
-        thread.start()
-    for thread in started:
-        thread.join()
-    assert not errors, errors[0]
+    in_threads(6, work)
 
 
 def devices() -> None:
@@ -284,7 +267,7 @@ def step() -> None:
                 row[name] = str(error).split("\n")[0]
             row[f"{name}, MiB"] = torch.cuda.max_memory_allocated() // MIB
         rows.append(row)
-        print("  " + ", ".join(f"{key} {value}" for key, value in row.items()), flush=True)
+        show(row)
 
 
 def timing() -> None:
@@ -298,7 +281,7 @@ def timing() -> None:
             row[f"{budget} MiB"] = device_us(lambda x: ours.temporal_block(module, x, budget * MIB), [x])
         row["of the module"] = round(row["ours"] / row["module"], 3)
         rows.append(row)
-        print("  " + ", ".join(f"{key} {value}" for key, value in row.items()), flush=True)
+        show(row)
         del module, x
     module, x = block(64, 1), hidden(2, 2, 64)
     costs = {"ours": host_us(lambda x: ours.temporal_block(module, x), [x]), "module": host_us(module, [x])}
@@ -309,7 +292,8 @@ def timing() -> None:
 def block(
     channels: int, heads: int, dtype: torch.dtype = torch.float16, positions: int | None = 128, seed: int = 0
 ) -> nn.Module:
-    return motion_blocks.block(channels, heads, positions, seed).to("cuda", dtype)
+    embedded = {"positional_embeddings": "sinusoidal", "num_positional_embeddings": positions} if positions else {}
+    return models.motion_block(channels, heads, seed, **embedded).to("cuda", dtype)
 
 
 def hidden(items: int, frames: int, channels: int, dtype: torch.dtype = torch.float16) -> Tensor:
@@ -321,11 +305,6 @@ def check(module: nn.Module, x: Tensor, out: Tensor, what: str) -> None:
     for part in (slice(CHECKED), slice(max(len(x) - CHECKED, 0), len(x))):
         close(out[part], type(exact).forward(exact, x[part].double()), what, TOLERANCES[x.dtype])
     assert not out.isnan().any(), what
-
-
-def close(found: Tensor, expected: Tensor, what: str, tolerance: float) -> None:
-    error = (found.double() - expected.double()).abs().max().item()
-    assert error <= tolerance * (1 + expected.abs().max().item()), f"{what}: off by {error:.3g}"
 
 
 if __name__ == "__main__":

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import os
 import statistics
 from collections.abc import Callable
 from typing import Any
 
 import torch
+from gpu_support import limited_memory, peak_of, profiles_in
 from torch import Tensor, nn
 from torch.nn import functional
 from torch.nn.attention import SDPBackend, sdpa_kernel
@@ -28,12 +28,8 @@ def check() -> dict[str, Any]:
     dropout()
     capture()
     # Sizes that were tuned elsewhere would change these checks, and they must not change the user's.
-    profiles, os.environ["GRIDGUARD_PROFILES"] = os.environ.get("GRIDGUARD_PROFILES"), "off"
-    try:
+    with profiles_in("off"):
         return {**figures, "tuned": tuned(), "sizes after a shortage": shortages()}
-    finally:
-        del os.environ["GRIDGUARD_PROFILES"]
-        os.environ.update({} if profiles is None else {"GRIDGUARD_PROFILES": profiles})
 
 
 def feed_forward(channels: int = 320) -> nn.Sequential:
@@ -93,21 +89,13 @@ def budgets() -> dict[str, float]:
                 with torch.set_grad_enabled(training):
                     function = chunked(model, memory=budget)
                     function(x)
-                    torch.cuda.synchronize()
-                    torch.cuda.reset_peak_memory_stats()
-                    before = torch.cuda.memory_allocated()
-                    out = function(x)
-                    used = torch.cuda.max_memory_allocated() - before - out.nbytes
-                    found[f"{name}, {budget // MIB} MiB, {'training' if training else 'inference'}"] = used / budget
+                    out, used = peak_of(lambda: function(x))  # noqa: B023
+                    kind = "training" if training else "inference"
+                    found[f"{name}, {budget // MIB} MiB, {kind}"] = (used - out.nbytes) / budget
                     if training:
-                        weights = torch.ones_like(out)
-                        torch.cuda.reset_peak_memory_stats()
-                        before = torch.cuda.memory_allocated()
-                        grads = torch.autograd.grad(out, list(model.parameters()), weights)
-                        used = torch.cuda.max_memory_allocated() - before
+                        weights, leaves = torch.ones_like(out), list(model.parameters())
+                        _, used = peak_of(lambda: torch.autograd.grad(out, leaves, weights))  # noqa: B023
                         found[f"{name}, {budget // MIB} MiB, backward"] = used / budget
-                        del weights, grads
-                    del out
     print(f"  of the budget: {found}", flush=True)
     assert max(found.values()) <= MOST_MEMORY, found
     return {name: round(of, 3) for name, of in found.items()}
@@ -163,14 +151,9 @@ def shortages() -> list[int]:
     x = torch.randn(4096, 16, 320, device="cuda", dtype=torch.float16)
     model = feed_forward()
     expected = loop(model, x, 256)
-    torch.cuda.empty_cache()
-    total = torch.cuda.get_device_properties(0).total_memory
-    torch.cuda.set_per_process_memory_fraction((torch.cuda.memory_reserved() + 100 * MIB) / total)
-    try:
+    with limited_memory(100 * MIB):
         function = chunked(model)
         found = function(x)
-    finally:
-        torch.cuda.set_per_process_memory_fraction(1.0)
     torch.testing.assert_close(found, expected, rtol=1e-2, atol=1e-2)
     ((size, _),) = function._sizes.values()
     assert size < len(x), "the whole batch does not fit"

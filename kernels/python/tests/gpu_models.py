@@ -14,7 +14,7 @@ from typing import Any
 import models
 import torch
 import torch.nn.functional as F
-from gpu import options_of, run_checks
+from gpu_support import parser_of, peak_of, run_checks
 from torch import Tensor, nn
 
 import gridguard.torch as ours
@@ -26,11 +26,9 @@ ROUNDS = 7
 
 
 def main() -> int:
-    options = options_of(__doc__)
-    figures["software"] = f"PyTorch {torch.__version__}, {torch.cuda.get_device_name()}"
+    options = parser_of(__doc__).parse_args()
     packages = ("diffusers", "torchvision", "timm", "tabpfn", "tabicl", "xformers", "mslk", "kernels")
     figures["missing"] = [one for one in packages if importlib.util.find_spec(one) is None]
-    print(figures)
     torch.backends.cudnn.allow_tf32 = False
     checks = (norm_sums, small_models, small_training, efficient, cosmos, tabpfn, mochi, animatediff, swin)
     return run_checks(checks, (), options, figures)
@@ -288,7 +286,9 @@ def compare(case: str, call: Callable[[], Tensor], ways: dict[str, Callable[[], 
         with enter():
             try:
                 found = call().float()
-                row[way], row[f"{way}, GiB"] = milliseconds(call, rounds), peak(call)
+                row[way] = milliseconds(call, rounds)
+                gc.collect()
+                row[f"{way}, GiB"] = round(peak_of(call)[1] / 2**30, 3)
             except RuntimeError as error:
                 if way != "PyTorch":
                     raise
@@ -325,17 +325,6 @@ def milliseconds(call: Callable[[], Any], rounds: int = ROUNDS) -> float:
         torch.cuda.synchronize()
         times.append(begin.elapsed_time(end))
     return round(statistics.median(times), 3)
-
-
-def peak(call: Callable[[], Any]) -> float:
-    """Return the peak memory of a call beside what is allocated before, in GiB."""
-    gc.collect()
-    torch.cuda.synchronize()
-    torch.cuda.reset_peak_memory_stats()
-    before = torch.cuda.memory_allocated()
-    call()
-    torch.cuda.synchronize()
-    return round((torch.cuda.max_memory_allocated() - before) / 2**30, 3)
 
 
 if __name__ == "__main__":

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 from calls import PYTORCH
-from gpu import TYPES, close, device_us, options_of, qkv, run_checks
+from gpu_support import TYPES, close, device_us, limited_memory, parser_of, qkv, run_checks, show
 from torch import Tensor
 
 import gridguard.torch as ours
@@ -22,9 +22,7 @@ figures: dict[str, Any] = {}
 
 
 def main() -> int:
-    options = options_of(__doc__)
-    figures["software"] = f"PyTorch {torch.__version__}, {torch.cuda.get_device_name()}"
-    print(figures["software"])
+    options = parser_of(__doc__).parse_args()
     torch.manual_seed(0)
     return run_checks((masks, windows, sizes, batches, dropout, shortage, compiled, timing), (), options, figures)
 
@@ -152,17 +150,13 @@ def shortage() -> None:
     wanted = [*tensors, mask]
     out = attention(*tensors, mask)
     weights = torch.ones_like(out)
-    torch.cuda.empty_cache()
-    total = torch.cuda.get_device_properties(0).total_memory
-    torch.cuda.set_per_process_memory_fraction((torch.cuda.memory_reserved() + (256 << 20)) / total)
     before = ours.stats().pytorch.get("backward pass: memory", 0)
-    try:
-        torch.autograd.grad(out, wanted, weights, retain_graph=True)
-        figures["gradients without memory"] = "computed by PyTorch"
-    except torch.cuda.OutOfMemoryError:
-        figures["gradients without memory"] = "torch.cuda.OutOfMemoryError"
-    finally:
-        torch.cuda.set_per_process_memory_fraction(1.0)
+    with limited_memory(256 << 20):
+        try:
+            torch.autograd.grad(out, wanted, weights, retain_graph=True)
+            figures["gradients without memory"] = "computed by PyTorch"
+        except torch.cuda.OutOfMemoryError:
+            figures["gradients without memory"] = "torch.cuda.OutOfMemoryError"
     assert ours.stats().pytorch["backward pass: memory"] == before + 1
     before = ours.stats().backward
     assert all(one.isfinite().all() for one in torch.autograd.grad(out, wanted, weights))
@@ -214,7 +208,7 @@ def timing() -> None:
             except RuntimeError as error:
                 row[whose] = str(error).split("\n")[0]
         rows.append(row)
-        print(f"  {row}", flush=True)
+        show(row)
 
 
 if __name__ == "__main__":

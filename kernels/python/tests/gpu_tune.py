@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import os
 import tempfile
 from typing import Any
 
 import torch
+from gpu_support import profiles_in
 
 import gridguard
 
@@ -47,14 +47,8 @@ if triton is not None:
 
 def check() -> dict[str, Any]:
     """Run all checks, and return their figures."""
-    profiles = os.environ.get("GRIDGUARD_PROFILES")
-    with tempfile.TemporaryDirectory() as folder:
-        os.environ["GRIDGUARD_PROFILES"] = folder
-        try:
-            return _check()
-        finally:
-            del os.environ["GRIDGUARD_PROFILES"]
-            os.environ.update({} if profiles is None else {"GRIDGUARD_PROFILES": profiles})
+    with tempfile.TemporaryDirectory() as folder, profiles_in(folder):
+        return _check()
 
 
 def _check() -> dict[str, Any]:

@@ -21,19 +21,29 @@ Made = tuple[nn.Module, Any, Callable[[nn.Module, Any], Any]]
 """A model, its inputs, and how to call the model with them."""
 
 
+def unet(kind: type[nn.Module], ending: str, **options: Any) -> nn.Module:
+    """Make a UNet of two small blocks, whose types have an ending."""
+    down, up = (f"CrossAttnDownBlock{ending}", f"DownBlock{ending}"), (f"UpBlock{ending}", f"CrossAttnUpBlock{ending}")
+    sizes = {"sample_size": 8, "block_out_channels": (32, 64), "cross_attention_dim": 32, "layers_per_block": 1}
+    return kind(down_block_types=down, up_block_types=up, **{**sizes, **options})
+
+
+def motion_block(channels: int, heads: int, seed: int = 0, **options: Any) -> nn.Module:
+    """Make a block of AnimateDiff with random norms, on the CPU in f32."""
+    from diffusers.models.attention import BasicTransformerBlock
+
+    torch.manual_seed(seed)
+    made = BasicTransformerBlock(channels, heads, channels // heads, **{"double_self_attention": True, **options})
+    for name, parameter in made.named_parameters():
+        if "norm" in name:
+            nn.init.normal_(parameter, 1.0 if "weight" in name else 0.0, 0.2)
+    return made.eval().requires_grad_(False)
+
+
 def animatediff() -> Made:
     from diffusers import UNetMotionModel
 
-    model = UNetMotionModel(
-        sample_size=8,
-        block_out_channels=(32, 64),
-        down_block_types=("CrossAttnDownBlockMotion", "DownBlockMotion"),
-        up_block_types=("UpBlockMotion", "CrossAttnUpBlockMotion"),
-        cross_attention_dim=32,
-        num_attention_heads=4,
-        layers_per_block=1,
-        norm_num_groups=8,
-    )
+    model = unet(UNetMotionModel, "Motion", num_attention_heads=4, norm_num_groups=8)
     inputs = (torch.randn(1, 4, 6, 8, 8), torch.tensor([10]), torch.randn(6, 5, 32))
     return model, inputs, lambda one, inputs: one(*inputs).sample
 
@@ -41,18 +51,8 @@ def animatediff() -> Made:
 def svd() -> Made:
     from diffusers import UNetSpatioTemporalConditionModel
 
-    model = UNetSpatioTemporalConditionModel(
-        sample_size=8,
-        in_channels=4,
-        block_out_channels=(32, 64),
-        down_block_types=("CrossAttnDownBlockSpatioTemporal", "DownBlockSpatioTemporal"),
-        up_block_types=("UpBlockSpatioTemporal", "CrossAttnUpBlockSpatioTemporal"),
-        cross_attention_dim=32,
-        num_attention_heads=(4, 8),
-        layers_per_block=1,
-        addition_time_embed_dim=32,
-        projection_class_embeddings_input_dim=96,
-    )
+    times = {"addition_time_embed_dim": 32, "projection_class_embeddings_input_dim": 96}
+    model = unet(UNetSpatioTemporalConditionModel, "SpatioTemporal", in_channels=4, num_attention_heads=(4, 8), **times)
     inputs = (torch.randn(1, 6, 4, 8, 8), torch.tensor([10]), torch.randn(1, 1, 32), torch.tensor([[6, 127, 0.02]]))
     return model, inputs, lambda one, inputs: one(*inputs).sample
 
@@ -60,16 +60,7 @@ def svd() -> Made:
 def i2vgen() -> Made:
     from diffusers.models.unets.unet_i2vgen_xl import I2VGenXLUNet
 
-    model = I2VGenXLUNet(
-        sample_size=8,
-        block_out_channels=(32, 64),
-        down_block_types=("CrossAttnDownBlock3D", "DownBlock3D"),
-        up_block_types=("UpBlock3D", "CrossAttnUpBlock3D"),
-        cross_attention_dim=32,
-        attention_head_dim=8,
-        layers_per_block=1,
-        norm_num_groups=2,
-    )
+    model = unet(I2VGenXLUNet, "3D", attention_head_dim=8, norm_num_groups=2)
     inputs = {
         "sample": torch.randn(1, 4, 6, 8, 8),
         "timestep": torch.tensor([10]),
@@ -84,16 +75,7 @@ def i2vgen() -> Made:
 def modelscope() -> Made:
     from diffusers import UNet3DConditionModel
 
-    model = UNet3DConditionModel(
-        sample_size=8,
-        block_out_channels=(32, 64),
-        down_block_types=("CrossAttnDownBlock3D", "DownBlock3D"),
-        up_block_types=("UpBlock3D", "CrossAttnUpBlock3D"),
-        cross_attention_dim=32,
-        attention_head_dim=8,
-        layers_per_block=1,
-        norm_num_groups=8,
-    )
+    model = unet(UNet3DConditionModel, "3D", attention_head_dim=8, norm_num_groups=8)
     inputs = (torch.randn(1, 4, 6, 8, 8), torch.tensor([10]), torch.randn(1, 5, 32))
     return model, inputs, lambda one, inputs: one(*inputs).sample
 

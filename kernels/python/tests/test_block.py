@@ -7,16 +7,14 @@ import functools
 import io
 import subprocess
 import sys
-from pathlib import Path
-from typing import NamedTuple
 
+import models
 import pytest
 import torch
-from stand_in import replicate
+from stand_in import Counts, replicate
 from torch import nn
 
 diffusers = pytest.importorskip("diffusers")
-from diffusers.models.attention import BasicTransformerBlock  # noqa: E402
 
 import gridguard.torch as ours  # noqa: E402
 from gridguard import (  # noqa: E402
@@ -27,45 +25,21 @@ from gridguard import (  # noqa: E402
     _launch,
     _native,
     _replaced,
-    _stats,
 )
 
 CHANNELS, HEADS, FRAMES = 64, 2, 6
 
 
 @pytest.fixture
-def on_host(monkeypatch):
-    """Serve CPU tensors by the host pipeline, and return a function that returns the counts of a test."""
-
-    def launch(problem, addresses, device):
-        _native.block_on_host(problem, addresses)
-
-    monkeypatch.setattr(_block_operator, "_run", launch)
-    monkeypatch.setattr(_launch, "DEVICE_TYPE", "cpu")
-    monkeypatch.setattr(_launch, "SERVED_DEVICE", "is_cpu")
-    monkeypatch.setattr(_stats, "_counts", {})
-    return counts
-
-
-class Counts(NamedTuple):
-    served: int
-    pytorch: dict
-
-
-def counts():
-    stats = ours.stats()
-    return Counts(stats.served, stats.pytorch)
+def on_host(on_cpu, monkeypatch):
+    """Serve blocks by the host pipeline and attention by PyTorch, and return a function that returns the counts."""
+    monkeypatch.setattr(_block_operator, "_run", lambda *call: _native.block_on_host(*call[:2]))
+    return on_cpu
 
 
 def block(seed=0, **options):
-    """Make a block of AnimateDiff with random norms."""
-    torch.manual_seed(seed)
-    wanted = {"double_self_attention": True, "positional_embeddings": "sinusoidal", "num_positional_embeddings": 8}
-    made = BasicTransformerBlock(CHANNELS, HEADS, CHANNELS // HEADS, **{**wanted, **options})
-    for name, parameter in made.named_parameters():
-        if "norm" in name:
-            nn.init.normal_(parameter, 1.0 if "weight" in name else 0.0, 0.3)
-    return made.eval().requires_grad_(False)
+    wanted = {"positional_embeddings": "sinusoidal", "num_positional_embeddings": 8, **options}
+    return models.motion_block(CHANNELS, HEADS, seed, **wanted)
 
 
 def x(items=5, frames=FRAMES, dtype=torch.float32):
@@ -74,19 +48,9 @@ def x(items=5, frames=FRAMES, dtype=torch.float32):
 
 def unet():
     torch.manual_seed(0)
-    model = diffusers.UNetMotionModel(
-        sample_size=8,
-        block_out_channels=(32, 64),
-        down_block_types=("CrossAttnDownBlockMotion", "DownBlockMotion"),
-        up_block_types=("UpBlockMotion", "CrossAttnUpBlockMotion"),
-        layers_per_block=1,
-        norm_num_groups=16,
-        cross_attention_dim=16,
-        num_attention_heads=2,
-        motion_num_attention_heads=2,
-        motion_max_seq_length=8,
-        use_motion_mid_block=True,
-    )
+    options = {"norm_num_groups": 16, "cross_attention_dim": 16, "num_attention_heads": 2, "motion_num_attention_heads": 2}
+    options |= {"motion_max_seq_length": 8, "use_motion_mid_block": True}
+    model = models.unet(diffusers.UNetMotionModel, "Motion", **options)
     return model.eval().requires_grad_(False)
 
 
@@ -488,20 +452,3 @@ def test_a_budget_that_is_too_small_is_an_error(on_host):
         ours.temporal_block(block(), x(), memory_budget=100)
     for budget in (40_000, 40_000.0, torch.tensor(40_000), "40000", "40kB", "39.0625 KiB"):
         assert ours.temporal_block(block(), x(), budget).shape == (5, FRAMES, CHANNELS)
-
-
-def test_the_blocks_of_gpu_checks_are_served_without_diffusers():
-    program = (
-        "import sys; sys.modules['diffusers'] = None\n"
-        "import importlib.util; importlib.util.find_spec = lambda name: None\n"
-        "import motion_blocks; sys.modules.pop('diffusers'); motion_blocks.provide()\n"
-        "import torch, gridguard.torch as ours; from gridguard import _block\n"
-        "block = motion_blocks.block(64, 2)\n"
-        "model = motion_blocks.AnimateDiffTransformer3D([block])\n"
-        "assert ours.replace_motion_modules(model) == 1\n"
-        "weights, positions, heads = _block._weights(block)\n"
-        "print(len(weights), positions.shape, model(torch.zeros(1, 4, 64)).shape)\n"
-    )
-    tests = str(Path(__file__).parent)
-    ran = subprocess.run([sys.executable, "-c", program], cwd=tests, capture_output=True, text=True, check=False)
-    assert ran.stdout == "20 torch.Size([1, 32, 64]) torch.Size([1, 4, 64])\n", ran.stderr

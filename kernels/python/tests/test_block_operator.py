@@ -8,13 +8,13 @@ import pytest
 import test_block
 import torch
 from stand_in import Counts
-from test_block import CHANNELS, FRAMES, adapted, block, training, unet, x
+from test_block import CHANNELS, FRAMES, adapted, block, on_host, training, unet, x  # noqa: F401
 from torch import nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.checkpoint import checkpoint
 
 import gridguard.torch as ours
-from gridguard import _block, _block_operator, _native
+from gridguard import _block, _block_operator
 
 pytestmark = pytest.mark.skipif(not _block._IS_TRACED, reason="compiled code runs the module")
 
@@ -25,12 +25,10 @@ OUT_OF_MEMORY = torch.cuda.OutOfMemoryError
 
 
 @pytest.fixture
-def served(on_cpu, monkeypatch):
-    """Serve blocks by the host pipeline and attention by PyTorch, and return a function that returns the counts."""
+def served(on_host):  # noqa: F811
     torch.compiler.reset()
     torch.manual_seed(0)
-    monkeypatch.setattr(_block_operator, "_run", lambda *call: _native.block_on_host(*call[:2]))
-    return on_cpu
+    return on_host
 
 
 def compiled(module, backend="aot_eager", dynamic=None, **options):

@@ -142,15 +142,6 @@ def test_gradients_of_shared_keys_are_added(on_cpu):
     assert found[3].shape == (0,) and on_cpu().backward == 1
 
 
-def test_create_graph_does_not_change_the_first_gradient(on_cpu):
-    x = torch.randn(2, 3, 6, 8, requires_grad=True)
-    for inputs in ((x, x, x), (x, x * 2, x), (x, x.sin(), x.sin() * x)):
-        for again in (False, True):
-            [found] = torch.autograd.grad(attention(*inputs).square().sum(), x, create_graph=again, retain_graph=True)
-            [expected] = torch.autograd.grad(exact(*inputs).square().sum(), x, retain_graph=True)
-            close([found], [expected])
-
-
 @pytest.mark.skipif(IS_OLD, reason="has no grouped heads")
 def test_grouped_heads_have_second_derivatives(on_cpu):
     query, key, value = (torch.randn(2, heads, 6, 8, requires_grad=True) for heads in (6, 2, 2))
