@@ -1,14 +1,13 @@
 //! Pipelines on a device: the same output for every chunk and every number of streams.
 
-use core::ops::ControlFlow;
 use std::sync::{Arc, OnceLock};
 
 use cudarc::driver::{CudaStream, PinnedHostSlice};
 use gridguard::cuda::{Kernel, Module};
 use gridguard::{Axis, BatchAxis, Chunk, Dim3, LaunchRequest, Parameter};
 use gridguard_pipeline::{
-    Budget, Buffer, DeviceMemory, DeviceViews, Pipeline, PipelineBuilder, PipelineRun, Progress,
-    RunError, StageBuilder, StageError,
+    Budget, Buffer, DeviceMemory, DeviceViews, Pipeline, PipelineBuilder, PipelineRun, RunError,
+    StageBuilder, StageError,
 };
 
 use super::support::{guard, kernel, stream};
@@ -238,32 +237,6 @@ fn chunks_on_other_streams_wait_for_earlier_work_and_later_work_waits_for_them()
         main.memcpy_htod(&[0_u64; 12], &mut memory).expect("written");
         assert_eq!(main.clone_dtoh(&out).expect("copied"), [round; 12]);
     }
-}
-
-#[test]
-#[ignore = "needs a CUDA GPU"]
-fn a_monitored_run_is_cancelled_between_chunks() {
-    let items = 1000;
-    let mut spreading = spreading(items, false);
-    let (main, more) = (stream(), [stream()]);
-    let plan = spreading.pipeline.plan(&Budget::UNLIMITED.at_most(100).in_flight(2)).expect("fits");
-    let (from, weights) = inputs(items);
-    let mut x = main.clone_htod(&from).expect("memory");
-    let w = main.clone_htod(&weights).expect("memory");
-    let mut y = main.clone_htod(&vec![u32::MAX; from.len()]).expect("memory");
-    let memory = DeviceMemory::new(&main).on_streams(&more);
-    let memory = memory.write(spreading.x, &mut x).read(spreading.w, &w).write(spreading.y, &mut y);
-    let mut watch = |progress: &Progress| match progress.items_done {
-        400.. => ControlFlow::Break(()),
-        _ => ControlFlow::Continue(()),
-    };
-    let pipeline = &mut spreading.pipeline;
-    let run = pipeline.run(&guard(), &plan, memory.monitor(&mut watch)).expect("it runs");
-    assert_eq!((run.items_done, run.cancelled), (400, true));
-    let done = usize::try_from(400 * COLUMNS).expect("few");
-    let (expected_y, _) = expected(&from, &weights);
-    let y = main.clone_dtoh(&y).expect("copied");
-    assert!(y[..done] == expected_y[..done] && y[done..].iter().all(|y| *y == u32::MAX));
 }
 
 #[test]
