@@ -4,7 +4,7 @@ use core::error::Error as StdError;
 use core::fmt;
 use std::sync::Arc;
 
-use gridguard::profile::{EntryError, ProfileError};
+use gridguard::profile::{ProfileError, ProfileErrorKind};
 
 use crate::failure::MeasureFailure;
 
@@ -122,14 +122,12 @@ impl From<MeasureFailure> for Error {
     }
 }
 
-impl From<EntryError> for Error {
-    fn from(error: EntryError) -> Self {
-        Self::input(error.to_string())
-    }
-}
-
 impl From<ProfileError> for Error {
     fn from(error: ProfileError) -> Self {
-        Self::new(ErrorKind::Profile, error.to_string())
+        let kind = match error.kind() {
+            ProfileErrorKind::Entry => ErrorKind::Input,
+            _ => ErrorKind::Profile,
+        };
+        Self::new(kind, error.to_string())
     }
 }

@@ -273,7 +273,7 @@ impl Profile {
     ///
     /// # Errors
     ///
-    /// As [`Document::parse`](crate::profile::Document::parse), and [`ProfileError::Read`] if there is no such file, or it cannot be read.
+    /// As [`Document::parse`](crate::profile::Document::parse), and if there is no such file, or it cannot be read.
     pub fn load(
         path: impl AsRef<std::path::Path>,
         guard: &Guard,

@@ -5,8 +5,8 @@ use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 
 use gridguard::profile::{
-    Document, Entry, EntryError, Environment, Layer, Layers, LoadedProfile, MAX_FILE_BYTES, Match,
-    MatchKind, NoticeLevel, ProfileError, ProfileNotice, StoredChoice, load,
+    Document, Entry, Environment, Layer, Layers, LoadedProfile, MAX_FILE_BYTES, Match, MatchKind,
+    NoticeLevel, ProfileErrorKind, ProfileNotice, StoredChoice, load,
 };
 
 use crate::profiles::{device, document, entry, key};
@@ -141,11 +141,14 @@ fn a_huge_file_is_rejected_without_reading_it() {
     let path = folder.path().join("huge.ron");
     let bytes = 1 << 30;
     File::create(&path).expect("creates").set_len(bytes).expect("sparse");
-    assert_eq!(load(&path), Err(ProfileError::TooLarge { bytes }));
+    let refused = load(&path).expect_err("huge");
+    assert_eq!(*refused.kind(), ProfileErrorKind::TooLarge);
+    assert!(refused.to_string().contains(&format!("has {bytes} bytes")), "{refused}");
     let file = File::options().write(true).open(&path).expect("opens");
     file.set_len(MAX_FILE_BYTES).expect("sparse");
     // A file of zeros within the limit has no header.
-    assert!(matches!(load(&path), Err(ProfileError::Header(_))));
+    let refused = load(&path).expect_err("zeros");
+    assert!(matches!(refused.kind(), ProfileErrorKind::Header(_)), "{refused}");
 }
 
 #[test]
@@ -161,21 +164,23 @@ fn an_entry_of_a_mebibyte_is_left_out_and_the_others_are_read() {
         assert_eq!(read.faults.len(), 1);
         read.faults[0].to_string()
     };
-    let many = EntryError::TooMany { field: "parameters", count: 17 };
-    assert_eq!(problem(17), format!("7:9: {many}"));
-    let large = EntryError::TooLarge { bytes: 2_097_610 };
-    assert_eq!(problem(1 << 18), format!("7:9: {large}"));
+    let many = "7:9: parameters has 17 values, the limit is 16: remove some";
+    assert_eq!(problem(17), many);
+    let large = "7:9: the entry has 2097610 bytes, the limit is 1048576: shorten it";
+    assert_eq!(problem(1 << 18), large);
 }
 
 #[test]
 fn only_regular_files_are_read() {
     let folder = tempfile::tempdir().expect("a folder");
     let path = folder.path().to_owned();
-    assert_eq!(load(&path), Err(ProfileError::NotAFile { path: path.clone() }));
+    let refused = load(&path).expect_err("a folder");
+    assert_eq!(*refused.kind(), ProfileErrorKind::NotAFile, "{refused}");
     assert_eq!(load(&path.join("none")), Ok(None));
     #[cfg(unix)]
     {
         let endless = PathBuf::from("/dev/zero");
-        assert_eq!(load(&endless), Err(ProfileError::NotAFile { path: endless.clone() }));
+        let refused = load(&endless).expect_err("a device");
+        assert_eq!(*refused.kind(), ProfileErrorKind::NotAFile, "{refused}");
     }
 }

@@ -7,7 +7,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, UNIX_EPOCH};
 
 use gridguard::profile::{
-    Document, Entry, Environment, MatchKind, MissLog, ProfileError, Provenance, load, publish,
+    Document, Entry, Environment, MatchKind, MissLog, ProfileErrorKind, Provenance, load, publish,
     update,
 };
 
@@ -114,18 +114,17 @@ fn an_error_names_the_path_that_cannot_be_written() {
     fs::write(&file, "").expect("writes");
     let ours = document([entry("copy", 1, 1)]);
     let refused = |path: &Path| publish(path, &ours).expect_err("no place for a file");
-    let ProfileError::Write { path, step, kind, .. } = refused(&file.join("any.ron")) else {
-        panic!("a file is no folder");
-    };
-    assert_eq!((path, step), (file.join("any.ron"), "creating its folder"));
+    let error = refused(&file.join("any.ron"));
+    let ProfileErrorKind::Write(kind) = error.kind() else { panic!("{error}") };
+    let start = format!("cannot write {} (creating its folder): ", file.join("any.ron").display());
+    assert!(error.to_string().starts_with(&start), "{error}");
     assert!(matches!(kind, ErrorKind::NotADirectory | ErrorKind::AlreadyExists), "{kind}");
     let long = folder.path().join("n".repeat(300));
-    let ProfileError::Write { kind, .. } = refused(&long) else { panic!("a name too long") };
-    assert_eq!(kind, ErrorKind::InvalidFilename);
-    let error = ProfileError::NotAFile { path: folder.path().to_owned() };
-    let path = folder.path().to_owned();
-    let reason = Box::new(error);
-    assert_eq!(refused(folder.path()), ProfileError::NotReplaced { path, reason });
+    assert_eq!(*refused(&long).kind(), ProfileErrorKind::Write(ErrorKind::InvalidFilename));
+    let (error, path) = (refused(folder.path()), folder.path().display());
+    assert_eq!(*error.kind(), ProfileErrorKind::NotReplaced);
+    let not_a_file = format!("{path} was not overwritten: {path} is not a regular file: ");
+    assert!(error.to_string().starts_with(&not_a_file), "{error}");
 }
 
 /// Not even root can create files in `/proc`.
@@ -134,10 +133,8 @@ fn an_error_names_the_path_that_cannot_be_written() {
 fn a_folder_without_write_permission_is_an_error_and_can_still_be_read() {
     let path = Path::new("/proc/self/any.ron");
     let refused = publish(path, &document([entry("copy", 1, 1)])).expect_err("no new files there");
-    assert!(
-        matches!(refused, ProfileError::Write { step: "opening its lock file", .. }),
-        "{refused}"
-    );
+    assert!(matches!(refused.kind(), ProfileErrorKind::Write(_)), "{refused}");
+    assert!(refused.to_string().contains(" (opening its lock file): "), "{refused}");
     assert_eq!(load(path), Ok(None));
 }
 
@@ -151,19 +148,18 @@ fn a_file_whose_entries_would_be_lost_is_not_overwritten() {
     for text in [&newer, &broken, "", "\u{1}\u{2}"] {
         fs::write(&path, text).expect("writes");
         let refused = publish(&path, &ours).expect_err("not to be overwritten");
-        assert!(matches!(refused, ProfileError::NotReplaced { .. }), "{refused}");
+        assert_eq!(*refused.kind(), ProfileErrorKind::NotReplaced, "{refused}");
         assert_eq!(fs::read_to_string(&path).expect("reads"), *text);
     }
     fs::write(&path, b"\xff\xfe binary").expect("writes");
     let refused = publish(&path, &ours).expect_err("not to be overwritten");
-    let reason = Box::new(ProfileError::NotText { offset: 0 });
-    assert_eq!(refused, ProfileError::NotReplaced { path: path.clone(), reason });
+    assert_eq!(*refused.kind(), ProfileErrorKind::NotReplaced, "{refused}");
+    assert!(refused.to_string().contains("the file is not UTF-8 at byte 0: "), "{refused}");
     let host = Document::new(device().on_host(), Environment::default());
     fs::write(&path, host.to_ron()).expect("writes");
     let refused = publish(&path, &ours).expect_err("the host's");
-    let ProfileError::NotReplaced { reason, .. } = refused else { panic!("{refused}") };
-    let ProfileError::OtherDevice { mismatch, .. } = *reason else { panic!("{reason}") };
-    assert_eq!(mismatch.property, "the backend");
+    assert_eq!(*refused.kind(), ProfileErrorKind::NotReplaced, "{refused}");
+    assert!(refused.to_string().contains("cannot be merged: the backend is "), "{refused}");
     assert_eq!(fs::read_to_string(&path).expect("reads"), host.to_ron());
 }
 
@@ -265,8 +261,9 @@ fn a_pipe_as_lock_file_is_refused_without_waiting_for_a_reader() {
     assert!(Command::new("mkfifo").arg(lock).status().expect("mkfifo runs").success());
     let refused =
         publish(&path, &document([entry("copy", 1, 1)])).expect_err("no regular file to lock");
-    let ProfileError::Write { step, reason, .. } = &refused else { panic!("{refused}") };
-    assert_eq!((*step, &**reason), ("opening its lock file", "it is not a regular file"));
+    assert!(matches!(refused.kind(), ProfileErrorKind::Write(_)), "{refused}");
+    let reason = " (opening its lock file): it is not a regular file";
+    assert!(refused.to_string().ends_with(reason), "{refused}");
     assert!(!path.exists());
 }
 
@@ -279,9 +276,7 @@ fn a_link_as_lock_file_is_refused_and_what_it_leads_to_is_unchanged() {
     std::os::unix::fs::symlink(&other, folder.path().join("p.ron.lock")).expect("a link");
     let refused =
         publish(&path, &document([entry("copy", 1, 1)])).expect_err("a link is not locked");
-    assert!(
-        matches!(refused, ProfileError::Write { step: "opening its lock file", .. }),
-        "{refused}"
-    );
+    assert!(matches!(refused.kind(), ProfileErrorKind::Write(_)), "{refused}");
+    assert!(refused.to_string().contains(" (opening its lock file): "), "{refused}");
     assert_eq!(fs::read_to_string(&other).expect("there"), "precious");
 }

@@ -10,7 +10,7 @@ use std::process::ExitCode;
 use gridguard::catalog::CatalogError;
 use gridguard::check::Legality;
 use gridguard::cuda::CudaError;
-use gridguard::profile::{EntryError, ProfileError};
+use gridguard::profile::{ProfileError, ProfileErrorKind};
 use gridguard_autotune::ErrorKind;
 use gridguard_files::{LockError, PublishError};
 #[cfg(feature = "fleet")]
@@ -112,7 +112,9 @@ impl<E: Error + 'static> From<E> for CommandError {
                     "cannot query the device: {error}: run gridguard doctor"
                 ));
             }
-            () if any.is::<EntryError>() => "cannot store the tuned choice: ",
+            () if any.downcast_ref().map(ProfileError::kind) == Some(&ProfileErrorKind::Entry) => {
+                "cannot store the tuned choice: "
+            }
             () if any.downcast_ref().map(gridguard_autotune::Error::kind)
                 == Some(&ErrorKind::Plot) =>
             {
@@ -161,10 +163,10 @@ impl CommandError {
     }
 
     pub(crate) fn profile(path: &Path) -> impl FnOnce(ProfileError) -> Self {
-        move |error| match error {
+        move |error| match error.kind() {
             // A file that cannot be read may still be valid. The error names it.
-            ProfileError::Read { .. } => Self::Failed(error.to_string()),
-            ProfileError::NotAFile { .. } => Self::Invalid(error.to_string()),
+            ProfileErrorKind::Read(_) => Self::Failed(error.to_string()),
+            ProfileErrorKind::NotAFile => Self::Invalid(error.to_string()),
             _ => Self::invalid_file(path, error),
         }
     }

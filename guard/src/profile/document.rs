@@ -5,11 +5,8 @@ use core::fmt;
 use serde::Deserialize;
 
 use super::device::{DeviceIdentity, Environment};
-use super::error::{FileFault, MAX_ALIASES, ProfileError, SCHEMA};
-use super::model::{
-    Entry, EntryError, Key, MAX_ENTRIES, Named, Objective, Policy, Provenance, StoredChoice,
-    Summary,
-};
+use super::error::{FileFault, MAX_ALIASES, MAX_ENTRIES, ProfileError, SCHEMA};
+use super::model::{Entry, Key, Named, Objective, Policy, Provenance, StoredChoice, Summary};
 use super::rows::{FirstRow, Offset, Ron, Row, Rows, Schema, first_character, locate, read_rows};
 
 /// The tuned entries of one device: the contents of a profile file.
@@ -68,8 +65,8 @@ impl Document {
     ///
     /// # Errors
     ///
-    /// [`ProfileError::Schema`], [`ProfileError::Header`] for an invalid device or environment, and
-    /// [`ProfileError::TooLarge`] and [`ProfileError::TooManyEntries`] for a file above the limits.
+    /// [`ProfileError`] for another schema, an invalid device or environment, and
+    /// a file above the limits.
     pub fn parse(text: &str) -> Result<ParsedProfile, ProfileError> {
         let Rows { header, good, mut bad } = read_rows::<File, EntryRow>(text)?;
         let entries = sorted(good, &mut bad);
@@ -111,12 +108,14 @@ impl Document {
     ///
     /// # Errors
     ///
-    /// As [`Entry::check`], and [`EntryError::ProfileFull`].
-    pub fn insert(&mut self, entry: Entry) -> Result<Option<Entry>, EntryError> {
+    /// As [`Entry::check`], and if the profile has its most entries.
+    pub fn insert(&mut self, entry: Entry) -> Result<Option<Entry>, ProfileError> {
         entry.check()?;
         match self.find(&entry.key, &entry.shape) {
             Ok(place) => Ok(self.entries.get_mut(place).map(|old| core::mem::replace(old, entry))),
-            Err(_) if self.entries.len() >= MAX_ENTRIES => Err(EntryError::ProfileFull),
+            Err(_) if self.entries.len() >= MAX_ENTRIES => Err(ProfileError::entry(format!(
+                "the profile has {MAX_ENTRIES} entries, the limit of a profile: split it by kernel"
+            ))),
             Err(place) => {
                 self.entries.insert(place, entry);
                 Ok(None)
@@ -226,7 +225,7 @@ fn present<'de, T: Deserialize<'de>, D: serde::Deserializer<'de>>(
 impl Row for EntryRow {
     type Item = Entry;
 
-    fn checked(self) -> Result<Entry, EntryError> {
+    fn checked(self) -> Result<Entry, ProfileError> {
         let Self { kernel, source, variant, dtypes, policy, objective, .. } = self;
         let Self { shape, parameters, confirmed, choice, launches, chosen, default, found, .. } =
             self;
@@ -238,7 +237,12 @@ impl Row for EntryRow {
             (Some(date), None, None, None, None, None) if parameters.is_empty() => {
                 Entry::confirmed(key, shape, date)
             }
-            _ => return Err(EntryError::Incomplete),
+            _ => {
+                return Err(ProfileError::entry(
+                    "the entry has neither choice, launches, chosen, default and found, nor only \
+                     confirmed: add or remove some",
+                ));
+            }
         };
         entry.check().map(|()| entry)
     }
@@ -253,7 +257,7 @@ impl File {
         let names = [&device.name, driver, compiler, tuner].into_iter().chain(&aliases);
         let is_long = names.chain(processor).any(|name| name.len() > MAX_DEVICE_NAME_BYTES);
         if is_long || aliases.len() > MAX_ALIASES {
-            return Err(ProfileError::Header(first_character(format_args!(
+            return Err(ProfileError::header(first_character(format_args!(
                 "the limits are {MAX_DEVICE_NAME_BYTES} bytes for a name and {MAX_ALIASES} aliases"
             ))));
         }
@@ -268,12 +272,14 @@ fn sorted(mut entries: Vec<(usize, Entry)>, bad: &mut Vec<Offset>) -> Vec<Entry>
     entries.dedup_by(|(offset, later), (_, earlier)| {
         let is_duplicate = later.subject() == earlier.subject();
         if is_duplicate {
-            bad.push((*offset, first_character(EntryError::Duplicate)));
+            bad.push((*offset, first_character(DUPLICATE)));
         }
         is_duplicate
     });
     entries.into_iter().map(|(_, entry)| entry).collect()
 }
 
+/// The fault of the second of two entries.
+const DUPLICATE: &str = "an earlier entry has the same kernel and shape: remove one";
 /// The most bytes of a device name: the buffer size for `cuDeviceGetName`.
 const MAX_DEVICE_NAME_BYTES: usize = 256;

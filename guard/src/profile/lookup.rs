@@ -62,8 +62,7 @@ impl Profile {
         environment: &Environment,
     ) -> Result<(Self, Vec<ProfileNotice>), ProfileError> {
         let Some(ParsedProfile { document, faults }) = store::load(path)? else {
-            let (path, reason) = (path.to_owned(), "there is no such file".to_owned());
-            return Err(ProfileError::Read { path, kind: ErrorKind::NotFound, reason });
+            return Err(ProfileError::read(path, ErrorKind::NotFound, "there is no such file"));
         };
         let (profile, notices) = Self::from_document(document, identity, environment);
         let faults = faults.into_iter().map(ProfileNotice::InvalidEntry);

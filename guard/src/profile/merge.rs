@@ -9,8 +9,8 @@ use serde::Serialize;
 
 use super::device::{DeviceIdentity, DeviceMismatch};
 use super::document::Document;
-use super::error::{MAX_ALIASES, ProfileError};
-use super::model::{Entry, MAX_ENTRIES};
+use super::error::{MAX_ALIASES, MAX_ENTRIES, ProfileError};
+use super::model::Entry;
 
 /// Two different entries for the same key and shape.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -77,20 +77,20 @@ impl Document {
     ///
     /// # Errors
     ///
-    /// [`ProfileError::OtherDevice`], [`ProfileError::MergedEntries`] and [`ProfileError::MergedAliases`]. The
+    /// [`ProfileErrorKind::OtherDevice`](super::ProfileErrorKind::OtherDevice), or too many entries or aliases. The
     /// document is then unchanged.
     pub fn merge_all(&mut self, others: &[Self]) -> Result<Vec<MergeConflict>, ProfileError> {
         let all: Vec<&Self> = core::iter::once(&*self).chain(others).collect();
         let (device, aliases) = same_device(self, &all)
-            .map_err(|(document, mismatch)| ProfileError::OtherDevice { document, mismatch })?;
+            .map_err(|(document, mismatch)| ProfileError::other_device(document, mismatch))?;
         if aliases.len() > MAX_ALIASES {
-            return Err(ProfileError::MergedAliases { aliases: aliases.len() });
+            return Err(ProfileError::merged_aliases(aliases.len()));
         }
         let ranked = ranked(&all);
         let subjects = || ranked.chunk_by(|one, other| one.subject() == other.subject());
         let entries = subjects().count();
         if entries > MAX_ENTRIES {
-            return Err(ProfileError::MergedEntries { entries });
+            return Err(ProfileError::merged_entries(entries));
         }
         let mut conflicts = Vec::new();
         let mut merged = Vec::with_capacity(entries);

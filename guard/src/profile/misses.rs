@@ -9,7 +9,7 @@ use serde::Deserialize;
 
 use super::error::{FileFault, ProfileError, SCHEMA};
 use super::matching::MatchKind;
-use super::model::{EntryError, Key, Named, Objective, Policy, check_key, check_shape};
+use super::model::{Key, Named, Objective, Policy, check_key, check_shape};
 use super::rows::{FirstRow, Ron, Row, Rows, Schema, locate, read_rows};
 use super::store::{Published, read, replace};
 
@@ -141,7 +141,7 @@ impl MissedShape {
     /// # Errors
     ///
     /// The first limit that is exceeded.
-    pub fn check(&self) -> Result<(), EntryError> {
+    pub fn check(&self) -> Result<(), ProfileError> {
         check_key(&self.key)?;
         check_shape(&self.shape)
     }
@@ -279,7 +279,7 @@ const fn once() -> u64 {
 impl Row for ShapeRow {
     type Item = MissedShape;
 
-    fn checked(self) -> Result<MissedShape, EntryError> {
+    fn checked(self) -> Result<MissedShape, ProfileError> {
         let Self { kernel, variant, dtypes, policy, objective, shape, seen, served } = self;
         let key = Key { kernel, source: String::new(), variant, dtypes, policy, objective };
         let missed = MissedShape { key, shape, seen, served };

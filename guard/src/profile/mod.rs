@@ -82,7 +82,7 @@ mod tests;
 
 pub use device::{DeviceIdentity, Environment};
 pub use document::Document;
-pub use error::ProfileError;
+pub use error::{ProfileError, ProfileErrorKind};
 pub use layers::{Layers, LayersStamp, LoadedProfile};
 pub use lookup::{Profile, TunedChoice};
 pub use matching::{DefaultReason, Layer, Match};
@@ -95,11 +95,11 @@ pub use store::publish;
 pub use {
     device::{Backend, DeviceMismatch, Processor},
     document::ParsedProfile,
-    error::{FileFault, MAX_FILE_BYTES},
+    error::{FileFault, MAX_ENTRIES, MAX_FILE_BYTES},
     layers::user_folder,
     matching::MatchKind,
     merge::{MergeConflict, MergeReason},
     misses::{MissedShape, ParsedShapes},
-    model::{EntryError, MAX_ENTRIES, MAX_ENTRY_BYTES, MAX_SIZES, Named, StopReason},
+    model::{MAX_ENTRY_BYTES, MAX_SIZES, Named, StopReason},
     store::{Published, load, update},
 };

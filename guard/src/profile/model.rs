@@ -7,6 +7,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use derive_more::Display;
 use serde::{Deserialize, Serialize};
 
+use super::error::ProfileError;
 use crate::plan::choice::{Choice, Strategy};
 
 /// Whether a launch's data is in the L2 cache before it is timed.
@@ -227,82 +228,6 @@ pub struct Entry {
     pub found: Provenance,
 }
 
-/// Why an entry cannot be part of a profile.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[non_exhaustive]
-pub enum EntryError {
-    /// A string is too long.
-    #[error("{field} has {bytes} bytes, the limit is {MAX_NAME_BYTES}: shorten it")]
-    LongName {
-        /// The field that holds it.
-        field: &'static str,
-        /// Its length.
-        bytes: usize,
-    },
-    /// The kernel's name is empty.
-    #[error("kernel is empty: give the kernel's name")]
-    NoKernel,
-    /// Too many sizes or parameters.
-    #[error("{field} has {count} values, the limit is {MAX_SIZES}: remove some")]
-    TooMany {
-        /// `shape` or `parameters`.
-        field: &'static str,
-        /// The number of values.
-        count: usize,
-    },
-    /// A shape without sizes.
-    #[error("shape has no sizes: give at least one")]
-    NoSizes,
-    /// The first size, which counts the items, is 0.
-    #[error("size {name:?} is 0: the first size counts the items and must be at least 1")]
-    ZeroSize {
-        /// The name of the size.
-        name: String,
-    },
-    /// A shape or parameter list has a name twice.
-    #[error("{field} has {name:?} twice: remove one")]
-    NamedTwice {
-        /// `shape` or `parameters`.
-        field: &'static str,
-        /// The name.
-        name: String,
-    },
-    /// Too many bytes.
-    #[error("the entry has {bytes} bytes, the limit is {MAX_ENTRY_BYTES}: shorten it")]
-    TooLarge {
-        /// The entry's size in the file, with comments.
-        bytes: usize,
-    },
-    /// The date is not in the form of a profile's dates, or does not exist.
-    #[error(
-        "date {date:?} is not a valid date of the form 2026-11-20T12:00:00Z: correct it, or leave it empty"
-    )]
-    InvalidDate {
-        /// The date.
-        date: String,
-    },
-    /// The date is more than a day after now, by this machine's clock.
-    #[error(
-        "date {date} is more than a day in the future: check the clock, and correct the date or \
-         leave it empty"
-    )]
-    FutureDate {
-        /// The date.
-        date: String,
-    },
-    /// The row has some of the fields of a choice, or both a choice and a confirmation.
-    #[error(
-        "the entry has neither choice, launches, chosen, default and found, nor only confirmed: add or remove some"
-    )]
-    Incomplete,
-    /// An earlier entry has the same key and shape.
-    #[error("an earlier entry has the same kernel and shape: remove one")]
-    Duplicate,
-    /// The profile cannot take another entry.
-    #[error("the profile has {MAX_ENTRIES} entries, the limit of a profile: split it by kernel")]
-    ProfileFull,
-}
-
 impl Entry {
     /// A problem whose default was measured on the device of the profile, where no candidate beat it. The file has one
     /// short row for it, without times, and a lookup returns no entry.
@@ -347,7 +272,7 @@ impl Entry {
     /// # Errors
     ///
     /// The first limit that is exceeded.
-    pub fn check(&self) -> Result<(), EntryError> {
+    pub fn check(&self) -> Result<(), ProfileError> {
         let Self { key, shape, parameters, found, .. } = self;
         check_key(key)?;
         check_length("source", &key.source)?;
@@ -368,9 +293,9 @@ impl Entry {
 }
 
 /// Checks the names in a key, except its source.
-pub(super) fn check_key(key: &Key) -> Result<(), EntryError> {
+pub(super) fn check_key(key: &Key) -> Result<(), ProfileError> {
     if key.kernel.is_empty() {
-        return Err(EntryError::NoKernel);
+        return Err(ProfileError::entry("kernel is empty: give the kernel's name"));
     }
     check_length("kernel", &key.kernel)?;
     check_length("variant", &key.variant)?;
@@ -378,45 +303,60 @@ pub(super) fn check_key(key: &Key) -> Result<(), EntryError> {
 }
 
 /// Checks that a shape has at least one size, and that the first is not zero.
-pub(super) fn check_shape(shape: &Named) -> Result<(), EntryError> {
+pub(super) fn check_shape(shape: &Named) -> Result<(), ProfileError> {
     check_named("shape", shape)?;
     match shape.first() {
-        None => Err(EntryError::NoSizes),
-        Some((name, 0)) => Err(EntryError::ZeroSize { name: name.clone() }),
+        None => Err(ProfileError::entry("shape has no sizes: give at least one")),
+        Some((name, 0)) => Err(ProfileError::entry(format!(
+            "size {name:?} is 0: the first size counts the items and must be at least 1"
+        ))),
         Some(_) => Ok(()),
     }
 }
 
-fn check_length(field: &'static str, text: &str) -> Result<(), EntryError> {
+fn check_length(field: &'static str, text: &str) -> Result<(), ProfileError> {
     if text.len() > MAX_NAME_BYTES {
-        return Err(EntryError::LongName { field, bytes: text.len() });
+        let bytes = text.len();
+        return Err(ProfileError::entry(format!(
+            "{field} has {bytes} bytes, the limit is {MAX_NAME_BYTES}: shorten it"
+        )));
     }
     Ok(())
 }
 
 /// Checks a date. Merging keeps the entry with the latest date.
-fn check_date(date: &str) -> Result<(), EntryError> {
+fn check_date(date: &str) -> Result<(), ProfileError> {
     if date.is_empty() {
         return Ok(());
     }
     let parsed = humantime::parse_rfc3339(date).ok().filter(|_| date.len() == DATE_BYTES);
-    let parsed = parsed.ok_or_else(|| EntryError::InvalidDate { date: date.to_owned() })?;
+    let parsed = parsed.ok_or_else(|| {
+        ProfileError::entry(format!(
+            "date {date:?} is not a valid date of the form 2026-11-20T12:00:00Z: correct it, or leave it empty"
+        ))
+    })?;
     // With a clock that was never set, every entry would be in the future.
     let now = SystemTime::now().max(UNIX_EPOCH + EARLIEST_NOW);
     match parsed.duration_since(now) {
-        Ok(ahead) if ahead > MAX_AHEAD => Err(EntryError::FutureDate { date: date.to_owned() }),
+        Ok(ahead) if ahead > MAX_AHEAD => Err(ProfileError::entry(format!(
+            "date {date} is more than a day in the future: check the clock, and correct the date or \
+             leave it empty"
+        ))),
         _ => Ok(()),
     }
 }
 
-fn check_named(field: &'static str, named: &Named) -> Result<(), EntryError> {
+fn check_named(field: &'static str, named: &Named) -> Result<(), ProfileError> {
     if named.len() > MAX_SIZES {
-        return Err(EntryError::TooMany { field, count: named.len() });
+        let count = named.len();
+        return Err(ProfileError::entry(format!(
+            "{field} has {count} values, the limit is {MAX_SIZES}: remove some"
+        )));
     }
     for (place, (name, _)) in named.iter().enumerate() {
         check_length(field, name)?;
         if named.iter().take(place).any(|(earlier, _)| earlier == name) {
-            return Err(EntryError::NamedTwice { field, name: name.clone() });
+            return Err(ProfileError::entry(format!("{field} has {name:?} twice: remove one")));
         }
     }
     Ok(())
@@ -437,8 +377,6 @@ impl fmt::Display for Key {
 
 /// What a choice must gain, in percent of its time.
 const LEAST_GAIN_PERCENT: u128 = 102;
-/// The most entries of a file, valid and invalid together.
-pub const MAX_ENTRIES: usize = 200_000;
 /// The most bytes of an entry in a file, with comments: hundreds of times the size of a valid entry.
 pub const MAX_ENTRY_BYTES: usize = 1 << 20;
 /// The most bytes of a name, hash or date in an entry: the length of a hexadecimal SHA-256.

@@ -11,8 +11,8 @@ use ron::ser::{PrettyConfig, to_writer_pretty};
 use serde::de::{DeserializeOwned, Error as _, IgnoredAny};
 use serde::{Deserialize, Serialize};
 
-use super::error::{FileFault, MAX_FILE_BYTES, ProfileError, SCHEMA};
-use super::model::{EntryError, MAX_ENTRIES, MAX_ENTRY_BYTES};
+use super::error::{FileFault, MAX_ENTRIES, MAX_FILE_BYTES, ProfileError, SCHEMA};
+use super::model::MAX_ENTRY_BYTES;
 
 /// The file's schema. Another schema stops the parser at once, because the rest of the file may have any form.
 #[derive(Debug)]
@@ -43,7 +43,7 @@ pub(super) trait Row: DeserializeOwned {
     type Item;
 
     /// The contents, if they are within the limits.
-    fn checked(self) -> Result<Self::Item, EntryError>;
+    fn checked(self) -> Result<Self::Item, ProfileError>;
 }
 
 /// The rows of a file with their byte offsets, which [`locate`] turns into lines.
@@ -61,14 +61,13 @@ pub(super) type Offset = (usize, FileFault);
 ///
 /// # Errors
 ///
-/// [`ProfileError::Schema`], [`ProfileError::Header`], [`ProfileError::TooLarge`] and
-/// [`ProfileError::TooManyEntries`].
+/// [`ProfileErrorKind`](super::ProfileErrorKind) `Schema`, `Header` and `TooLarge`.
 pub(super) fn read_rows<H: DeserializeOwned, R: Row>(
     text: &str,
 ) -> Result<Rows<H, R::Item>, ProfileError> {
     let bytes = u64::try_from(text.len()).unwrap_or(u64::MAX);
     if bytes > MAX_FILE_BYTES {
-        return Err(ProfileError::TooLarge { bytes });
+        return Err(ProfileError::too_many_bytes(bytes));
     }
     let mut reader = Deserializer::from_str(text).map_err(|error| bad_header(text, error))?;
     match H::deserialize(&mut reader) {
@@ -92,7 +91,7 @@ pub(super) fn read_rows<H: DeserializeOwned, R: Row>(
                 _ => None,
             };
             Err(match found.and_then(|found| found.parse().ok()) {
-                Some(found) => ProfileError::Schema { found },
+                Some(found) => ProfileError::schema(found),
                 None => bad_header(text, reader.span_error(error)),
             })
         }
@@ -127,7 +126,7 @@ impl<'a, H: DeserializeOwned, R: Row> RowReader<'a, H, R> {
             broken = (next < end).then_some(next);
         }
         if self.is_full() {
-            return Err(ProfileError::TooManyEntries);
+            return Err(ProfileError::too_many_entries());
         }
         let header = match self.header {
             Some(header) => header,
@@ -210,7 +209,10 @@ impl<'a, H: DeserializeOwned, R: Row> RowReader<'a, H, R> {
     fn row_of(&self, begin: usize, row: usize, length: usize) -> Result<R, Offset> {
         let bytes = begin + length - row;
         if bytes > MAX_ENTRY_BYTES {
-            return Err((row, first_character(EntryError::TooLarge { bytes })));
+            let what = format_args!(
+                "the entry has {bytes} bytes, the limit is {MAX_ENTRY_BYTES}: shorten it"
+            );
+            return Err((row, first_character(what)));
         }
         let part = self.part(begin, begin + length);
         self.options.from_str(part).map_err(|error| (begin, fault(error)))
@@ -273,7 +275,7 @@ fn first_bytes(text: &str) -> &str {
 fn bad_header(text: &str, error: SpannedError) -> ProfileError {
     let fault = fault(error);
     let located = locate(text, vec![(0, fault.clone())]).pop();
-    ProfileError::Header(located.unwrap_or(fault))
+    ProfileError::header(located.unwrap_or(fault))
 }
 
 /// A fault at the first character.

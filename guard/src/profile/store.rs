@@ -9,7 +9,7 @@ use gridguard_files::{
 };
 
 use super::document::{Document, ParsedProfile};
-use super::error::{FileFault, MAX_FILE_BYTES, ProfileError};
+use super::error::{FileFault, MAX_FILE_BYTES, ProfileError, ProfileErrorKind};
 use super::merge::MergeConflict;
 
 /// The result of replacing a profile's file or a file of shapes.
@@ -47,9 +47,9 @@ pub fn load(path: &Path) -> Result<Option<ParsedProfile>, ProfileError> {
 ///
 /// # Errors
 ///
-/// - [`ProfileError::NotReplaced`]: the file has another schema, does not parse or is for another device.
-/// - [`ProfileError::Locked`]: another process does not release the file.
-/// - [`ProfileError::Write`]: the file system reports an error.
+/// - [`ProfileErrorKind::NotReplaced`]: the file has another schema, does not parse or is for another device.
+/// - [`ProfileErrorKind::Locked`]: another process does not release the file.
+/// - [`ProfileErrorKind::Write`]: the file system reports an error.
 ///
 /// In each case the old file is unchanged.
 pub fn publish(
@@ -66,7 +66,7 @@ pub fn publish(
 ///
 /// # Errors
 ///
-/// As [`publish`], and [`ProfileError::NotReplaced`] with the error of `change`.
+/// As [`publish`], and [`ProfileErrorKind::NotReplaced`] with the error of `change`.
 pub fn update<T>(
     path: &Path,
     empty: Document,
@@ -80,8 +80,7 @@ pub fn update<T>(
         let text = document.to_ron();
         // A file that does not parse must never replace a valid file.
         if let Err(reason) = Document::parse(&text) {
-            let (path, reason) = (path.to_owned(), Box::new(reason));
-            return Err(ProfileError::Unreadable { path, reason });
+            return Err(ProfileError::unreadable(path, &reason));
         }
         let entries = document.entries().len();
         Ok((text, Published { outcome, entries, faults, backup: None, owner: None }))
@@ -91,18 +90,17 @@ pub fn update<T>(
 /// The text of a file. `None` if there is no file.
 pub(super) fn read(path: &Path) -> Result<Option<String>, ProfileError> {
     let bytes = gridguard_files::read(path, MAX_FILE_BYTES).map_err(|error| match error {
-        ReadError::NotRegular => ProfileError::NotAFile { path: path.to_owned() },
-        ReadError::TooLarge { bytes, .. } => ProfileError::TooLarge { bytes },
+        ReadError::NotRegular => ProfileError::not_a_file(path),
+        ReadError::TooLarge { bytes, .. } => ProfileError::too_many_bytes(bytes),
         other => {
             let error = io::Error::from(other);
-            let (kind, reason) = (error.kind(), error.to_string());
-            ProfileError::Read { path: path.to_owned(), kind, reason }
+            ProfileError::read(path, error.kind(), error)
         }
     })?;
     bytes
         .map(String::from_utf8)
         .transpose()
-        .map_err(|error| ProfileError::NotText { offset: error.utf8_error().valid_up_to() })
+        .map_err(|error| ProfileError::not_text(error.utf8_error().valid_up_to()))
 }
 
 /// Replaces a file under its lock with the text that `change` makes of the old text. If the old file has faults,
@@ -110,8 +108,8 @@ pub(super) fn read(path: &Path) -> Result<Option<String>, ProfileError> {
 ///
 /// # Errors
 ///
-/// [`ProfileError::NotReplaced`] with an error of reading or of `change`, [`ProfileError::Locked`] and
-/// [`ProfileError::Write`].
+/// [`ProfileErrorKind::NotReplaced`] with an error of reading or of `change`, [`ProfileErrorKind::Locked`] and
+/// [`ProfileErrorKind::Write`].
 pub(super) fn replace<T>(
     path: &Path,
     change: impl FnOnce(Option<&str>) -> Result<(String, Published<T>), ProfileError>,
@@ -127,9 +125,9 @@ pub(super) fn replace<T>(
     // Under the lock no other process writes.
     let name = path.file_name().unwrap_or_default().as_encoded_bytes();
     delete_leftovers(folder_of(path), |file| file == name, Duration::ZERO);
-    let not_replaced = |reason| match reason {
-        ProfileError::Unreadable { .. } => reason,
-        reason => ProfileError::NotReplaced { path: path.to_owned(), reason: Box::new(reason) },
+    let not_replaced = |reason: ProfileError| match reason.kind() {
+        ProfileErrorKind::Unreadable => reason,
+        _ => ProfileError::not_replaced(path, &reason),
     };
     let old = read(path).map_err(not_replaced)?;
     let (text, mut published) = change(old.as_deref()).map_err(not_replaced)?;
@@ -143,9 +141,7 @@ pub(super) fn replace<T>(
 
 fn lock(path: &Path, patience: Duration) -> Result<FileLock, ProfileError> {
     FileLock::acquire(&beside(path, ".lock"), patience).map_err(|error| match error {
-        LockError::Held { holder, waited } => {
-            ProfileError::Locked { path: path.to_owned(), holder, waited }
-        }
+        LockError::Held { holder, waited } => ProfileError::locked(path, &holder, waited),
         LockError::Failed(error) => write_error(path, error),
     })
 }
@@ -172,8 +168,7 @@ fn beside(path: &Path, ending: &str) -> PathBuf {
 }
 
 fn write_error(path: &Path, PublishError { step, error }: PublishError) -> ProfileError {
-    let (kind, reason) = (error.kind(), error.to_string());
-    ProfileError::Write { path: path.to_owned(), step, kind, reason }
+    ProfileError::write(path, step, &error)
 }
 
 /// The most copies of old files beside a file.
@@ -191,11 +186,9 @@ mod tests {
         let path = folder.path().join("p.ron");
         let held = lock(&path, PATIENCE).expect("free");
         let refused = lock(&path, Duration::ZERO).expect_err("it is locked");
-        let ProfileError::Locked { path: named, holder, .. } = &refused else {
-            panic!("{refused}")
-        };
-        assert_eq!(*named, path);
-        assert!(holder.starts_with(&format!("process {} on ", std::process::id())), "{holder}");
+        assert_eq!(*refused.kind(), ProfileErrorKind::Locked);
+        let held_by = format!("{} is locked by process {} on ", path.display(), std::process::id());
+        assert!(refused.to_string().starts_with(&held_by), "{refused}");
         drop(held);
         lock(&path, Duration::ZERO).expect("free again");
     }

@@ -1,12 +1,8 @@
 //! Messages about profiles.
 
-use std::io::ErrorKind;
-use std::path::PathBuf;
-use std::time::Duration;
-
 use gridguard::profile::{
-    DefaultReason, DeviceMismatch, EntryError, FileFault, Key, Layer, LayerNotice, Match,
-    MatchKind, Objective, ProfileError, ProfileNotice, StoredChoice,
+    DefaultReason, DeviceMismatch, FileFault, Key, Layer, LayerNotice, Match, MatchKind, Objective,
+    ProfileNotice, StoredChoice,
 };
 use gridguard_test_support::{Section, texts};
 
@@ -14,95 +10,22 @@ fn fault() -> FileFault {
     FileFault { line: 7, column: 5, message: "unexpected field".into() }
 }
 
-fn path() -> PathBuf {
-    "profiles/nvidia-h200.ron".into()
-}
-
 pub(crate) fn sections() -> Vec<Section> {
     vec![
-        ("reading a profile", reading_a_profile()),
-        ("merging and writing a profile", merging_and_writing_a_profile()),
         ("profiles of other devices", profiles_of_other_devices()),
-        ("invalid entries", invalid_entries()),
         ("notices", notices()),
         ("matches", matches()),
         ("keys and objectives", keys()),
     ]
 }
 
-fn reading_a_profile() -> Vec<String> {
-    let reason = || "permission denied".to_owned();
-    let read =
-        ProfileError::Read { path: path(), kind: ErrorKind::PermissionDenied, reason: reason() };
-    texts(&[
-        &ProfileError::Schema { found: 2 },
-        &ProfileError::Header(fault()),
-        &ProfileError::TooManyEntries,
-        &ProfileError::TooLarge { bytes: 1 << 30 },
-        &ProfileError::NotText { offset: 3 },
-        &ProfileError::NotAFile { path: path() },
-        &read,
-        &gridguard::Error::from(read.clone()),
-    ])
-}
-
-fn merging_and_writing_a_profile() -> Vec<String> {
-    let mismatch = DeviceMismatch {
-        property: "the number of multiprocessors",
-        profile: "132".into(),
-        device: "66".into(),
-    };
-    let other = ProfileError::OtherDevice { document: 1, mismatch };
-    let not_replaced =
-        |reason| ProfileError::NotReplaced { path: path(), reason: Box::new(reason) };
-    texts(&[
-        &not_replaced(ProfileError::Schema { found: 2 }),
-        &not_replaced(other),
-        &ProfileError::MergedEntries { entries: 200_001 },
-        &ProfileError::MergedAliases { aliases: 65 },
-        &ProfileError::Unreadable { path: path(), reason: Box::new(ProfileError::TooManyEntries) },
-        &ProfileError::Locked {
-            path: path(),
-            holder: "process 4711 on node7 since 2026-11-20T12:00:00Z".into(),
-            waited: Duration::from_millis(30_040),
-        },
-        &ProfileError::Write {
-            path: path(),
-            step: "flushing to disk",
-            kind: ErrorKind::StorageFull,
-            reason: "no space left on device".into(),
-        },
-    ])
-}
-
 fn profiles_of_other_devices() -> Vec<String> {
-    let mismatch = |property, profile: &str, device: &str| DeviceMismatch {
-        property,
-        profile: profile.into(),
-        device: device.into(),
+    let mismatch = DeviceMismatch {
+        property: "the compute capability",
+        profile: "9.0".into(),
+        device: "10.0".into(),
     };
-    let name = mismatch("the device name", "NVIDIA H200", "NVIDIA H100");
-    texts(&[
-        &mismatch("the compute capability", "9.0", "10.0"),
-        &ProfileError::OtherDevice { document: 1, mismatch: name },
-    ])
-}
-
-fn invalid_entries() -> Vec<String> {
-    let name = || "rows".to_owned();
-    texts(&[
-        &EntryError::LongName { field: "kernel", bytes: 65 },
-        &EntryError::ProfileFull,
-        &EntryError::NoKernel,
-        &EntryError::TooMany { field: "parameters", count: 17 },
-        &EntryError::InvalidDate { date: "zzz".into() },
-        &EntryError::FutureDate { date: "2099-11-20T12:00:00Z".into() },
-        &EntryError::NoSizes,
-        &EntryError::ZeroSize { name: name() },
-        &EntryError::NamedTwice { field: "shape", name: name() },
-        &EntryError::TooLarge { bytes: 2 << 20 },
-        &EntryError::Duplicate,
-    ])
+    texts(&[&mismatch])
 }
 
 fn notices() -> Vec<String> {

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
 use clap::Args;
-use gridguard::profile::{self, Document, Entry, MergeConflict, ProfileError};
+use gridguard::profile::{self, Document, Entry, MergeConflict, ProfileError, ProfileErrorKind};
 use serde_json::{Value, json};
 
 use super::entry::{self, FaultJson};
@@ -125,8 +125,8 @@ fn merge(
         return Err(CommandError::Invalid("no file to merge".into()));
     };
     let conflicts = document.merge_all(others).map_err(|error| {
-        let culprit = match &error {
-            ProfileError::OtherDevice { document, .. } => files.get(*document),
+        let culprit = match error.kind() {
+            ProfileErrorKind::OtherDevice { document, .. } => files.get(*document),
             _ => files.last(),
         };
         CommandError::invalid_file(culprit.map_or(Path::new(""), |path| path), error)

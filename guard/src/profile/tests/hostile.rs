@@ -83,15 +83,15 @@ fn sizes_and_names_beyond_the_limits_are_faults_at_the_entry() {
     let long = |name: &str, bytes| format!("{name}{:?}", "9".repeat(bytes));
     let zero = "shape: [(\"rows\", 0), (\"columns\", 5)]".to_owned();
     let twice = "shape: [(\"rows\", 1), (\"rows\", 1)]".to_owned();
-    let rows = || "rows".to_owned();
+    let zero_size = r#"size "rows" is 0: the first size counts the items and must be at least 1"#;
     for (from, to, error) in [
-        (shape, many(17), EntryError::TooMany { field: "shape", count: 17 }),
-        (shape, many(0), EntryError::NoSizes),
-        (shape, zero, EntryError::ZeroSize { name: rows() }),
-        (shape, twice, EntryError::NamedTwice { field: "shape", name: rows() }),
-        (name, "kernel: \"\"".to_owned(), EntryError::NoKernel),
-        (name, long("kernel: ", 65), EntryError::LongName { field: "kernel", bytes: 65 }),
-        (date, long("", 1000), EntryError::LongName { field: "date", bytes: 1000 }),
+        (shape, many(17), "shape has 17 values, the limit is 16: remove some"),
+        (shape, many(0), "shape has no sizes: give at least one"),
+        (shape, zero, zero_size),
+        (shape, twice, r#"shape has "rows" twice: remove one"#),
+        (name, "kernel: \"\"".to_owned(), "kernel is empty: give the kernel's name"),
+        (name, long("kernel: ", 65), "kernel has 65 bytes, the limit is 64: shorten it"),
+        (date, long("", 1000), "date has 1000 bytes, the limit is 64: shorten it"),
     ] {
         assert_eq!(fault_of(from, &to).to_string(), format!("11:9: {error}"));
     }
@@ -114,8 +114,11 @@ fn a_date_that_does_not_exist_or_is_in_the_future_is_a_fault_at_the_entry() {
         "99999-01-01T00:00:00Z",
     ] {
         let fault = fault_of("\"2026-11-20T12:00:00Z\"", &format!("{date:?}"));
-        let invalid = EntryError::InvalidDate { date: date.to_owned() };
-        assert_eq!(fault.to_string(), format!("11:9: {invalid}"));
+        let invalid = format!(
+            "11:9: date {date:?} is not a valid date of the form 2026-11-20T12:00:00Z: correct it, \
+             or leave it empty"
+        );
+        assert_eq!(fault.to_string(), invalid);
     }
     let ahead = |hours: u64| {
         let then = SystemTime::now() + Duration::from_secs(hours * 3600);
@@ -123,7 +126,11 @@ fn a_date_that_does_not_exist_or_is_in_the_future_is_a_fault_at_the_entry() {
     };
     for date in [ahead(25), ahead(1 << 20), "9999-12-31T23:59:59Z".to_owned()] {
         let fault = fault_of("2026-11-20T12:00:00Z", &date);
-        assert_eq!(fault.to_string(), format!("11:9: {}", EntryError::FutureDate { date }));
+        let future = format!(
+            "11:9: date {date} is more than a day in the future: check the clock, and correct the \
+             date or leave it empty"
+        );
+        assert_eq!(fault.to_string(), future);
     }
     for date in [String::new(), ahead(23), "1970-01-01T00:00:00Z".to_owned()] {
         let text = with("2026-11-20T12:00:00Z", &date);
@@ -137,7 +144,8 @@ fn of_two_entries_with_the_same_key_and_shape_the_first_is_kept() {
     let parsed = Document::parse(&text).expect("the others are kept");
     assert_eq!(parsed.document.entries().len(), 2);
     assert_eq!(parsed.document.entries()[0].launches, 5);
-    assert_eq!(parsed.faults[0].to_string(), format!("11:9: {}", EntryError::Duplicate));
+    let twice = "11:9: an earlier entry has the same kernel and shape: remove one";
+    assert_eq!(parsed.faults[0].to_string(), twice);
 }
 
 #[test]
@@ -189,7 +197,7 @@ fn deep_nesting_is_rejected_without_a_stack_overflow() {
     assert!(fault_of("launches: 1", &closed).message.contains("nested deeper than 16"));
     for header in [format!("(schema: 1, device: {deep}"), deep.clone(), "[".repeat(100_000)] {
         let error = Document::parse(&header).expect_err("no header");
-        assert!(matches!(error, ProfileError::Header(_)), "{error}");
+        assert!(matches!(error.kind(), ProfileErrorKind::Header(_)), "{error}");
     }
     let comments = format!("(schema: 1, {} entries: [", "/*".repeat(100_000));
     let error = Document::parse(&comments).expect_err("no header");
@@ -199,9 +207,9 @@ fn deep_nesting_is_rejected_without_a_stack_overflow() {
 #[test]
 fn another_schema_is_rejected_whatever_follows() {
     let error = Document::parse("(schema: 2, nothing: {like} today").expect_err("newer");
-    assert_eq!(error, ProfileError::Schema { found: 2 });
+    assert_eq!(error, ProfileError::schema(2));
     let error = Document::parse("(schema: 0, entries: [])").expect_err("never was");
-    assert_eq!(error, ProfileError::Schema { found: 0 });
+    assert_eq!(error, ProfileError::schema(0));
 }
 
 #[test]
@@ -219,15 +227,27 @@ fn a_broken_header_rejects_the_file_with_a_position() {
     ] {
         let text = text.replacen(from, to, 1);
         let error = Document::parse(&text).expect_err(to);
-        let ProfileError::Header(fault) = &error else { panic!("{error}") };
+        let ProfileErrorKind::Header(fault) = error.kind() else { panic!("{error}") };
         assert_eq!(fault.line, line, "{to}: {fault}");
     }
     for text in ["", " ", "()", "\u{feff}", "\0\0\0", "// only a comment", "(schema: 1)"] {
         let error = Document::parse(text).expect_err(text);
-        assert!(matches!(error, ProfileError::Header(_)), "{text:?}: {error}");
+        assert!(matches!(error.kind(), ProfileErrorKind::Header(_)), "{text:?}: {error}");
     }
     let long = text.replace("generic CUDA device", &"x".repeat(300));
-    assert!(matches!(Document::parse(&long), Err(ProfileError::Header(_))));
+    let error = Document::parse(&long).expect_err("a long name");
+    assert!(matches!(error.kind(), ProfileErrorKind::Header(_)), "{error}");
+}
+
+#[test]
+#[cfg_attr(miri, ignore = "minutes under Miri")]
+fn a_full_profile_takes_no_other_entry() {
+    let mut full = document([entry("copy", 7, 5)]);
+    full.entries = vec![entry("copy", 7, 5); MAX_ENTRIES];
+    assert_eq!(
+        full.insert(entry("sum", 7, 5)).expect_err("full").to_string(),
+        "the profile has 200000 entries, the limit of a profile: split it by kernel"
+    );
 }
 
 #[test]
@@ -236,10 +256,10 @@ fn too_many_entries_and_too_many_bytes_are_rejected() {
     let (text, _) = three();
     let (header, _) = text.split_once("entries: [").expect("a list");
     let many = format!("{header}entries: [{}])", "(),".repeat(MAX_ENTRIES + 1));
-    assert_eq!(Document::parse(&many), Err(ProfileError::TooManyEntries));
+    assert_eq!(Document::parse(&many), Err(ProfileError::too_many_entries()));
     let large = " ".repeat(usize::try_from(MAX_FILE_BYTES).expect("64 bits") + 1);
     let error = Document::parse(&large).expect_err("too large");
-    assert_eq!(error, ProfileError::TooLarge { bytes: MAX_FILE_BYTES + 1 });
+    assert_eq!(error, ProfileError::too_many_bytes(MAX_FILE_BYTES + 1));
 }
 
 /// Bytes are counted, not seconds.
@@ -271,7 +291,7 @@ fn many_bad_entries_are_read_in_linear_time() {
                 assert_eq!(parsed.document.entries(), []);
                 assert!(!parsed.faults.is_empty());
             }
-            Err(error) => assert!(matches!(error, ProfileError::Header(_)), "{error}"),
+            Err(error) => assert!(matches!(error.kind(), ProfileErrorKind::Header(_)), "{error}"),
         }
         // At most three attempts at a row, before and after a broken one.
         let (parsed, bytes) = (work::take(), text.len());

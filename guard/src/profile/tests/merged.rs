@@ -107,8 +107,8 @@ fn documents_of_two_devices_do_not_merge() {
     let host = Document::new(device().on_host(), environment());
     let refused = one.merge(&host).expect_err("the host is no device");
     assert!(matches!(
-        refused,
-        ProfileError::OtherDevice {
+        refused.kind(),
+        ProfileErrorKind::OtherDevice {
             document: 1,
             mismatch: DeviceMismatch { property: "the backend", .. }
         }
@@ -147,11 +147,13 @@ fn all_merged(
     let mut all = first.clone();
     match all.merge_all(others) {
         Ok(conflicts) => Ok((all.to_ron(), conflicts)),
-        Err(ProfileError::OtherDevice { document, mismatch }) => {
+        Err(refused) => {
             assert_eq!(&all, first, "nothing changed");
-            Err((document, mismatch))
+            let ProfileErrorKind::OtherDevice { document, mismatch } = refused.kind() else {
+                panic!("{refused}");
+            };
+            Err((*document, mismatch.clone()))
         }
-        Err(other) => panic!("{other}"),
     }
 }
 
