@@ -57,26 +57,18 @@ impl From<Legality> for Exit {
     }
 }
 
-/// Why there is no result.
+/// Why there is no result: a message, and the exit code.
 #[derive(Debug)]
-pub(crate) enum CommandError {
-    /// The command line or an input file is invalid: exit code 2.
-    Invalid(String),
-    /// The result could not be determined: exit code 3.
-    Failed(String),
-    /// Another process does the same search.
-    JournalHeld(LockError),
-    /// The reader of standard output has closed the pipe, which is not a failure.
-    ClosedPipe,
+pub(crate) struct CommandError {
+    message: String,
+    /// `Yes` if the reader of standard output has closed the pipe, which is not a failure. `No` if another process does
+    /// the same search.
+    pub(crate) exit: Exit,
 }
 
 impl fmt::Display for CommandError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Invalid(message) | Self::Failed(message) => f.write_str(message),
-            Self::JournalHeld(held) => write!(f, "its journal is {held}"),
-            Self::ClosedPipe => f.write_str("the output is a closed pipe"),
-        }
+        f.write_str(&self.message)
     }
 }
 
@@ -86,55 +78,63 @@ impl<E: Error + 'static> From<E> for CommandError {
         if let Some(name) = any.downcast_ref().and_then(CatalogError::unknown_gpu) {
             return Self::unknown_gpu(name);
         }
-        let is_invalid = matches!(
-            any.downcast_ref().map(gridguard_problems::Error::kind),
-            Some(ProblemKind::UnknownKernel | ProblemKind::NotAProblem)
-        ) || matches!(
-            any.downcast_ref(),
-            Some(KernelError::Dimension { .. } | KernelError::TooLarge { .. })
-        );
-        #[cfg(feature = "fleet")]
-        let is_invalid = is_invalid
-            || matches!(
-                any.downcast_ref(),
-                Some(
-                    FleetError::Address { .. }
-                        | FleetError::Key { .. }
-                        | FleetError::Profile { .. }
-                )
-            );
-        if is_invalid {
-            return Self::Invalid(error.to_string());
+        if is_invalid(any) {
+            return Self::invalid(error);
         }
-        let what = match () {
+        let entry = any.downcast_ref().map(ProfileError::kind);
+        let tuning = any.downcast_ref().map(gridguard_autotune::Error::kind);
+        Self::failed(match () {
             () if any.is::<CudaError>() => {
-                return Self::Failed(format!(
-                    "cannot query the device: {error}: run gridguard doctor"
-                ));
+                format!("cannot query the device: {error}: run gridguard doctor")
             }
-            () if any.downcast_ref().map(ProfileError::kind) == Some(&ProfileErrorKind::Entry) => {
-                "cannot store the tuned choice: "
+            () if entry == Some(&ProfileErrorKind::Entry) => {
+                format!("cannot store the tuned choice: {error}")
             }
-            () if any.downcast_ref().map(gridguard_autotune::Error::kind)
-                == Some(&ErrorKind::Plot) =>
-            {
-                "cannot draw the plot: "
-            }
-            () if any.is::<ctrlc::Error>() => "cannot handle signals: ",
-            () => "",
-        };
-        Self::Failed(format!("{what}{error}"))
+            () if tuning == Some(&ErrorKind::Plot) => format!("cannot draw the plot: {error}"),
+            () if any.is::<ctrlc::Error>() => format!("cannot handle signals: {error}"),
+            () => error.to_string(),
+        })
     }
 }
 
+/// Whether an error of a library means that the command line is invalid.
+fn is_invalid(error: &dyn Any) -> bool {
+    #[cfg(feature = "fleet")]
+    if let Some(error) = error.downcast_ref() {
+        use FleetError::{Address, Key, Profile};
+        return matches!(error, Address { .. } | Key { .. } | Profile { .. });
+    }
+    let problem = error.downcast_ref().map(gridguard_problems::Error::kind);
+    matches!(problem, Some(ProblemKind::UnknownKernel | ProblemKind::NotAProblem))
+        || matches!(
+            error.downcast_ref(),
+            Some(KernelError::Dimension { .. } | KernelError::TooLarge { .. })
+        )
+}
+
 impl CommandError {
+    /// The command line or an input file is invalid: exit code 2.
+    pub(crate) fn invalid(message: impl fmt::Display) -> Self {
+        Self { message: message.to_string(), exit: Exit::InvalidInput }
+    }
+
+    /// The result could not be determined: exit code 3.
+    pub(crate) fn failed(message: impl fmt::Display) -> Self {
+        Self { message: message.to_string(), exit: Exit::Unknown }
+    }
+
+    /// Another process has the journal of the search.
+    pub(crate) fn held(held: &LockError) -> Self {
+        Self { message: format!("its journal is {held}"), exit: Exit::No }
+    }
+
     /// The error about a GPU that is not in the catalogue, with the nearest one.
     fn unknown_gpu(name: &str) -> Self {
         let words = gpu_words();
         let words: Vec<&str> = words.iter().map(String::as_str).collect();
         let nearest = nearest(name, &words);
         let question = nearest.map_or_else(String::new, |one| format!("; did you mean {one}?"));
-        Self::Invalid(format!(
+        Self::invalid(format_args!(
             "no GPU {name:?} in the catalogue{question}\n  it has {}\n  `gridguard limits` lists their names",
             words.join(", ")
         ))
@@ -142,48 +142,44 @@ impl CommandError {
 
     /// An error about one file.
     pub(crate) fn invalid_file(path: &Path, error: impl fmt::Display) -> Self {
-        Self::Invalid(format!("{}: {error}", path.display()))
+        Self::invalid(format_args!("{}: {error}", path.display()))
+    }
+
+    /// Makes any error one about a file.
+    pub(crate) fn in_file<E: fmt::Display>(path: &Path) -> impl Fn(E) -> Self {
+        move |error| Self::invalid_file(path, error)
     }
 
     pub(crate) fn missing_file(path: &Path) -> Self {
         Self::invalid_file(path, "no such file")
     }
 
-    pub(crate) fn io(what: impl Into<String>) -> impl FnOnce(io::Error) -> Self {
-        let what = what.into();
-        move |error| match error.kind() {
-            io::ErrorKind::BrokenPipe => Self::ClosedPipe,
-            _ => Self::Failed(format!("{what}: {error}")),
+    pub(crate) fn io(what: impl fmt::Display) -> impl FnOnce(io::Error) -> Self {
+        move |error| {
+            let is_closed = error.kind() == io::ErrorKind::BrokenPipe;
+            let exit = if is_closed { Exit::Yes } else { Exit::Unknown };
+            Self { message: format!("{what}: {error}"), exit }
         }
     }
 
     pub(crate) fn publish(path: &Path) -> impl FnOnce(PublishError) -> Self {
-        let io = Self::io(path.display().to_string());
-        move |error| io(error.into())
+        move |error| Self::io(path.display())(error.into())
     }
 
     pub(crate) fn profile(path: &Path) -> impl FnOnce(ProfileError) -> Self {
         move |error| match error.kind() {
             // A file that cannot be read may still be valid. The error names it.
-            ProfileErrorKind::Read(_) => Self::Failed(error.to_string()),
-            ProfileErrorKind::NotAFile => Self::Invalid(error.to_string()),
+            ProfileErrorKind::Read(_) => Self::failed(error),
+            ProfileErrorKind::NotAFile => Self::invalid(error),
             _ => Self::invalid_file(path, error),
         }
     }
 
     /// The error of a failed write, except to a closed pipe.
     pub(crate) fn check_write(result: io::Result<()>, what: &str) -> Result<(), Self> {
-        match result.map_err(Self::io(what)) {
-            Err(Self::ClosedPipe) => Ok(()),
-            other => other,
-        }
-    }
-
-    pub(crate) const fn exit(&self) -> Exit {
-        match self {
-            Self::Invalid(_) => Exit::InvalidInput,
-            Self::Failed(_) | Self::JournalHeld(_) => Exit::Unknown,
-            Self::ClosedPipe => Exit::Yes,
-        }
+        result.map_err(Self::io(what)).or_else(|error| match error.exit {
+            Exit::Yes => Ok(()),
+            _ => Err(error),
+        })
     }
 }

@@ -88,7 +88,7 @@ impl Explain {
         let text = self.text.join(" ");
         let text = text.trim();
         if text.is_empty() && (!self.text.is_empty() || io::stdin().is_terminal()) {
-            return Err(CommandError::Invalid(NOTHING_GIVEN.into()));
+            return Err(CommandError::invalid(NOTHING_GIVEN));
         }
         let is_file = text != "-" && fs::metadata(text).is_ok_and(|it| !it.is_dir());
         let log = if is_file {

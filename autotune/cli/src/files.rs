@@ -43,7 +43,7 @@ pub(crate) fn open_with(path: &Path, options: &OpenOptions) -> Result<File, Comm
         Ok(file) if file.metadata().is_ok_and(|it| it.is_dir()) => {
             Err(CommandError::invalid_file(path, "is a folder, not a file"))
         }
-        opened => opened.map_err(CommandError::io(path.display().to_string())),
+        opened => opened.map_err(CommandError::io(path.display())),
     }
 }
 
@@ -51,7 +51,7 @@ pub(crate) fn open_with(path: &Path, options: &OpenOptions) -> Result<File, Comm
 pub(crate) fn read_start(path: &Path, limit: u64) -> Result<Vec<u8>, CommandError> {
     let mut bytes = Vec::new();
     let read = open(path)?.take(limit).read_to_end(&mut bytes);
-    read.map_err(CommandError::io(path.display().to_string()))?;
+    read.map_err(CommandError::io(path.display()))?;
     Ok(bytes)
 }
 

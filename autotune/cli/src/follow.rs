@@ -33,7 +33,7 @@ pub(crate) fn follow(
     mut explain: impl FnMut(&LogScanner, usize, u64) -> Result<(), CommandError>,
 ) -> Result<Exit, CommandError> {
     interrupt::at_once()?;
-    let failed = || CommandError::io(file.display().to_string());
+    let failed = || CommandError::io(file.display());
     // A pipe without a writer is no reason to wait for one.
     let nonblocking = i32::try_from(OFlags::NONBLOCK.bits()).unwrap_or_default();
     let input = open_with(file, File::options().read(true).custom_flags(nonblocking))?;

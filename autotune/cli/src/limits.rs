@@ -1,6 +1,7 @@
 //! `gridguard limits`: shows the limits of devices and of the GPUs in the catalogue.
 
 use std::fmt::{self, Write};
+use std::iter;
 use std::sync::Arc;
 
 use clap::Args;
@@ -10,7 +11,7 @@ use serde::Serialize;
 use serde_json::{Value, json};
 
 use crate::error::{CommandError, Exit};
-use crate::output::{OutputArgs, note, text};
+use crate::output::{OutputArgs, Table, note, text};
 use crate::words::{Suggested, gpu_words};
 
 /// The arguments of subcommands that only need limits.
@@ -199,22 +200,13 @@ fn yes_no(flag: bool) -> String {
 /// A table with a column for each device, and the sources as footnotes.
 fn write_table(out: &mut impl Write, columns: &[Column]) -> fmt::Result {
     let mut sources = Vec::new();
-    let names = columns.iter().map(|column| column.limits.name.clone()).collect();
-    let mut rows: Vec<(&str, Vec<String>)> = vec![("", names)];
+    let names = columns.iter().map(|column| &*column.limits.name);
+    let mut table = Table::new(iter::once(" ").chain(names));
     for row in &ROWS {
-        rows.push((row.0, columns.iter().map(|column| column.cell(row, &mut sources)).collect()));
+        let cells = columns.iter().map(|column| column.cell(row, &mut sources));
+        table.push(iter::once(row.0.to_owned()).chain(cells));
     }
-    let widths: Vec<usize> = (0..columns.len())
-        .map(|place| rows.iter().filter_map(|(_, cells)| cells.get(place)?.len().into()).max())
-        .map(Option::unwrap_or_default)
-        .collect();
-    for (label, cells) in &rows {
-        let mut line = format!("{label:30}");
-        for (cell, width) in cells.iter().zip(&widths) {
-            write!(line, "  {cell:width$}")?;
-        }
-        writeln!(out, "{}", line.trim_end())?;
-    }
+    write!(out, "{table}")?;
     if !sources.is_empty() {
         writeln!(out)?;
     }

@@ -124,12 +124,11 @@ fn main() -> ExitCode {
     let parsed = parsed.unwrap_or_else(|error| error.exit());
     let result =
         parsed.subcommand.map_or_else(|| Ok(start::run()), |subcommand| subcommand.run(command));
-    match result {
-        Ok(exit) => exit.into(),
-        Err(CommandError::ClosedPipe) => ExitCode::SUCCESS,
-        Err(error) => {
+    let exit = result.unwrap_or_else(|error| {
+        if error.exit != Exit::Yes {
             output::note(format_args!("error: {error}"));
-            error.exit().into()
         }
-    }
+        error.exit
+    });
+    exit.into()
 }

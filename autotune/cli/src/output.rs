@@ -74,8 +74,9 @@ pub(crate) fn note(line: impl Display) {
 }
 
 pub(crate) fn json(value: &impl Serialize) -> Result<String, CommandError> {
-    serde_json::to_string(value)
-        .map_err(|error| CommandError::Failed(format!("cannot write the result as JSON: {error}")))
+    serde_json::to_string(value).map_err(|error| {
+        CommandError::failed(format_args!("cannot write the result as JSON: {error}"))
+    })
 }
 
 /// `1 entry`, `2 entries`.

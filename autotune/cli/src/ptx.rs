@@ -41,12 +41,12 @@ impl Ptx {
             return self.index.run(&self.file, &text, &self.entry, self.format);
         }
         let Some(output) = self.format.output() else {
-            return Err(CommandError::Invalid("--format sarif needs --index".to_owned()));
+            return Err(CommandError::invalid("--format sarif needs --index"));
         };
         let is_wanted =
             |name: &str| self.entry.is_empty() || self.entry.iter().any(|entry| entry == name);
-        let rewritten = rewrite_entries(&text, is_wanted)
-            .map_err(|error| CommandError::invalid_file(&self.file, error))?;
+        let rewritten =
+            rewrite_entries(&text, is_wanted).map_err(CommandError::in_file(&self.file))?;
         let report = &rewritten.report;
         if let Some(missing) = self.entry.iter().find(|name| report.entry(name).is_none()) {
             let error = format!("there is no entry {missing}");
@@ -163,7 +163,7 @@ fn read(path: &Path) -> Result<Vec<u8>, CommandError> {
     match gridguard_files::read(path, MOST_BYTES) {
         Ok(Some(bytes)) => Ok(bytes),
         Ok(None) => Err(CommandError::missing_file(path)),
-        Err(ReadError::Io(error)) => Err(CommandError::io(path.display().to_string())(error)),
+        Err(ReadError::Io(error)) => Err(CommandError::io(path.display())(error)),
         Err(error) => Err(CommandError::invalid_file(path, error)),
     }
 }

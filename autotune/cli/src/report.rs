@@ -54,7 +54,7 @@ impl Report {
 
 pub(crate) fn read(path: &Path) -> Result<WatchReport, CommandError> {
     let text = read_start(path, MAX_REPORT_BYTES + 1)?;
-    WatchReport::parse(&text).map_err(|error| CommandError::invalid_file(path, &error))
+    WatchReport::parse(&text).map_err(CommandError::in_file(path))
 }
 
 fn show(f: &mut fmt::Formatter<'_>, report: &WatchReport, most: usize) -> fmt::Result {

@@ -33,7 +33,7 @@ pub(crate) fn explain(text: &str, output: OutputArgs) -> Option<Result<Exit, Com
     let ids: Vec<&str> = Rule::ALL.iter().map(|rule| rule.id()).collect();
     let nearest = nearest(id, &ids)?;
     let message = format!("no rule {id:?}; did you mean {nearest}?");
-    Some(Err(CommandError::Invalid(message)))
+    Some(Err(CommandError::invalid(message)))
 }
 
 impl Page {

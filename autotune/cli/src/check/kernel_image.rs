@@ -57,13 +57,13 @@ pub(super) fn read(path: &Path) -> Result<Vec<u8>, CommandError> {
         return Ok(bytes);
     }
     let too_large = format!("the file has more than {MOST_BYTES} bytes");
-    Err(CommandError::Failed(format!("{}: {too_large}", path.display())))
+    Err(CommandError::failed(format_args!("{}: {too_large}", path.display())))
 }
 
 impl<'a> KernelFile<'a> {
     pub(super) fn parse(path: &'a Path, bytes: &'a [u8]) -> Result<Self, CommandError> {
         let images = ImageFile::parse(bytes);
-        Ok(Self { path, images: images.map_err(|error| CommandError::invalid_file(path, error))? })
+        Ok(Self { path, images: images.map_err(CommandError::in_file(path))? })
     }
 
     /// The kernels for one of `devices`, or all kernels without devices. `name` selects some of them. Sorted by
@@ -83,8 +83,7 @@ impl<'a> KernelFile<'a> {
         let mut kernels = Vec::new();
         for image in self.images.images().filter(|image| is_used(image)) {
             let of_image = image.kernels();
-            let of_image =
-                of_image.map_err(|error| CommandError::invalid_file(self.path, error))?;
+            let of_image = of_image.map_err(CommandError::in_file(self.path))?;
             kernels.extend(of_image.into_iter().map(|kernel| ImageKernel::new(image, kernel)));
         }
         kernels.sort_by(|one, other| one.attributes.name.cmp(&other.attributes.name));
@@ -120,7 +119,7 @@ impl<'a> KernelFile<'a> {
                 format!("{path} contains {number} kernels called {name:?}: use one of these names")
             }
         };
-        Err(CommandError::Invalid(
+        Err(CommandError::invalid(
             problem + &lines(kernels.iter().map(|kernel| &*kernel.attributes.name)),
         ))
     }
@@ -193,7 +192,7 @@ impl<'a> KernelFile<'a> {
             similar => ("similar names are", similar),
         };
         let problem = format!("{path} contains no kernel {name:?}; {heading}");
-        Err(CommandError::Invalid(problem + &lines(names.into_iter())))
+        Err(CommandError::invalid(problem + &lines(names.into_iter())))
     }
 
     /// Why there are no kernels for one of `devices`, or none at all.

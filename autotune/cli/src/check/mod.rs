@@ -154,7 +154,7 @@ impl Check {
         };
         if let Some(path) = &self.requests {
             let [device] = &devices[..] else {
-                return Err(CommandError::Invalid("--requests takes one --gpu".into()));
+                return Err(CommandError::invalid("--requests takes one --gpu"));
             };
             return requests::check_lines(path, device, !self.no_opt_in);
         }
@@ -185,27 +185,29 @@ impl Check {
     ) -> Result<Case, CommandError> {
         let Some(file) = file else {
             let stated = self.stated(KernelAttributes::default())?;
-            return Ok(Case { device, stated, kernel: None, index: Vec::new() });
+            return Ok(Case { device, stated, kernel: None });
         };
-        let kernel = match file.kernel(&device, self.image.kernel.as_deref())? {
-            Ok(kernel) => kernel,
-            Err(error) => {
-                let stated = KernelAttributes::default();
-                let kernel = Some(KernelReply::Error { error });
-                return Ok(Case { device, stated, kernel, index: Vec::new() });
+        let mut reply = KernelReply::default();
+        let mut stated = KernelAttributes::default();
+        match file.kernel(&device, self.image.kernel.as_deref())? {
+            Ok(kernel) => {
+                stated = self.stated(kernel.attributes.clone())?;
+                let kernel = kernel.with_attributes(stated.clone());
+                reply.text = file.describe(&kernel, &device);
+                reply.kernel = Some(kernel);
+                if let Some(entry) = file.index(&device, &stated.name) {
+                    let launch = [self.grid, self.block].map(|size| size.unwrap_or(Dim3::ONE));
+                    let index = KernelIndex::new(entry, launch.into(), &self.image.param)?;
+                    reply.text += &index.to_string();
+                    reply.index = Some(index);
+                }
             }
-        };
-        let stated = self.stated(kernel.attributes.clone())?;
-        let kernel = Box::new(kernel.with_attributes(stated.clone()));
-        let mut text = file.describe(&kernel, &device);
-        let index = file.index(&device, &stated.name);
-        let launch = [self.grid, self.block].map(|size| size.unwrap_or(Dim3::ONE));
-        let index = index.map(|entry| KernelIndex::new(entry, launch.into(), &self.image.param));
-        let index = index.transpose()?;
-        index.iter().for_each(|index| text += &index.to_string());
-        let limits = index.as_ref().map_or_else(Vec::new, |index| index.limits.clone());
-        let kernel = Some(KernelReply::Kernel { kernel, index, text });
-        Ok(Case { device, stated, kernel, index: limits })
+            Err(error) => {
+                reply.text = format!("  {error}\n");
+                reply.error = Some(error);
+            }
+        }
+        Ok(Case { device, stated, kernel: Some(reply) })
     }
 
     /// Completes the attributes of the image by the options, which may not contradict them.
@@ -221,7 +223,7 @@ impl Check {
             match *of_image {
                 Some(other) if number.is_some_and(|number| number != other) => {
                     let reason = format!("--{option} contradicts the image, which states {other}");
-                    return Err(CommandError::Invalid(reason));
+                    return Err(CommandError::invalid(reason));
                 }
                 _ => *of_image = number.or(*of_image),
             }
@@ -349,7 +351,7 @@ impl Check {
         let kernel = KernelLimits {
             name: case.name().to_owned(),
             max_dynamic_shared_bytes: self.kernel_max_shared_mem,
-            index: case.index.clone(),
+            index: case.index_limits(),
             ..case.stated.limits()
         };
         let items = self.items.unwrap_or(0);

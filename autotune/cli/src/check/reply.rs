@@ -19,50 +19,46 @@ pub(super) struct Case {
     pub(super) device: Arc<DeviceLimits>,
     /// The kernel attributes of the options and the image.
     pub(super) stated: KernelAttributes,
+    /// The kernel of the image, if there is an image.
     pub(super) kernel: Option<KernelReply>,
-    /// The limits of the kernel's 32-bit indices.
-    pub(super) index: Vec<IndexLimit>,
 }
 
 /// The kernel of an image, or why the device cannot use the image.
-#[derive(Serialize)]
-#[serde(untagged)]
-pub(super) enum KernelReply {
-    Kernel {
-        #[serde(flatten)]
-        kernel: Box<ImageKernel>,
-        /// `None` if the file has no PTX of the kernel.
-        #[serde(skip_serializing_if = "Option::is_none")]
-        index: Option<KernelIndex>,
-        #[serde(skip)]
-        text: String,
-    },
-    Error {
-        error: String,
-    },
+#[derive(Default, Serialize)]
+pub(super) struct KernelReply {
+    #[serde(flatten)]
+    pub(super) kernel: Option<ImageKernel>,
+    /// `None` if the file has no PTX of the kernel.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) index: Option<KernelIndex>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) error: Option<String>,
+    #[serde(skip)]
+    pub(super) text: String,
 }
 
 impl Case {
+    fn image(&self) -> Option<&ImageKernel> {
+        self.kernel.as_ref()?.kernel.as_ref()
+    }
+
     pub(super) fn name(&self) -> &str {
-        match &self.kernel {
-            Some(KernelReply::Kernel { kernel, .. }) => kernel.name(),
-            _ => "",
-        }
+        self.image().map_or("", ImageKernel::name)
     }
 
     /// The unchecked rules; empty without an image.
     pub(super) fn unchecked(&self) -> String {
-        match &self.kernel {
-            Some(KernelReply::Kernel { kernel, .. }) => kernel.unchecked(),
-            _ => String::new(),
-        }
+        self.image().map(ImageKernel::unchecked).unwrap_or_default()
+    }
+
+    /// The limits of the kernel's 32-bit indices.
+    pub(super) fn index_limits(&self) -> Vec<IndexLimit> {
+        let index = self.kernel.as_ref().and_then(|kernel| kernel.index.as_ref());
+        index.map_or_else(Vec::new, |index| index.limits.clone())
     }
 
     pub(super) fn error(&self) -> Option<&str> {
-        match &self.kernel {
-            Some(KernelReply::Error { error }) => Some(error),
-            _ => None,
-        }
+        self.kernel.as_ref()?.error.as_deref()
     }
 }
 
@@ -115,10 +111,8 @@ pub(super) const fn legality(verdict: &Verdict) -> &'static str {
 
 pub(super) fn write_text(out: &mut impl Write, verdict: &Verdict, case: &Case) -> fmt::Result {
     writeln!(out, "{} ({})", legality(verdict), case.device.name)?;
-    match &case.kernel {
-        Some(KernelReply::Kernel { text, .. }) => out.write_str(text)?,
-        Some(KernelReply::Error { error }) => writeln!(out, "  {error}")?,
-        None => {}
+    if let Some(kernel) = &case.kernel {
+        out.write_str(&kernel.text)?;
     }
     if verdict.opts_in {
         writeln!(out, "  the kernel opts in to large shared memory, as the guard does for it")?;

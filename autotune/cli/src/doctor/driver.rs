@@ -20,16 +20,9 @@ pub(super) struct Driver {
     pub(super) version: Option<i32>,
     /// The number of devices; `None` if the driver cannot be used.
     pub(super) devices: Option<usize>,
-    pub(super) fault: Option<DriverFault>,
-}
-
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) enum DriverFault {
-    /// No library can be loaded. The remedy depends on the machine.
-    NoLibrary(String),
-    Library(Finding),
-    /// The driver is too old, cannot be initialised, or fails later.
-    Driver(Finding),
+    /// Why the library or the driver cannot be used. Without a library there is no remedy yet: it depends on the
+    /// machine.
+    pub(super) fault: Option<Finding>,
 }
 
 impl Driver {
@@ -44,7 +37,7 @@ impl Driver {
                     let version = driver.version.or(*driver_version);
                     Self { version, devices: Some(0), ..driver }
                 }
-                _ => Self { fault: Some(error.into()), ..driver },
+                _ => Self { fault: Some(fault(&error)), ..driver },
             },
         }
     }
@@ -53,10 +46,8 @@ impl Driver {
     ///
     /// `bindings` is the CUDA version of the bindings, `release` the version of the driver.
     pub(super) fn check(&self, bindings: i32, release: Option<&str>) -> Option<Finding> {
-        match &self.fault {
-            Some(DriverFault::Driver(finding)) => return Some(finding.clone()),
-            Some(_) => return None,
-            None => {}
+        if let Some(fault) = &self.fault {
+            return Some(fault.clone()).filter(|fault| !LIBCUDA.is_of(fault));
         }
         let version = self.version?;
         let release = release.map(|release| format!(" ({release})")).unwrap_or_default();
@@ -67,26 +58,25 @@ impl Driver {
     }
 }
 
-impl From<CudaError> for DriverFault {
-    fn from(error: CudaError) -> Self {
-        let (what, remedy) = (error.to_string(), remedy(error.diagnosis()));
-        let library = |remedy| Self::Library(LIBCUDA.bad(&what, remedy));
-        match error.kind() {
-            CudaErrorKind::LibraryMissing { .. } => Self::NoLibrary(what),
-            CudaErrorKind::SymbolMissing { .. } => {
-                library("update the driver; if it is new, another library shadows its own")
-            }
-            CudaErrorKind::OtherLibrary { .. } => {
-                library("remove the folder of the other one from LD_LIBRARY_PATH")
-            }
-            CudaErrorKind::TooOld { version, oldest } => {
-                let [version, oldest] = [*version, *oldest].map(CudaVersion);
-                let what = format!("supports CUDA {version}, gridguard needs {oldest} or later");
-                Self::Driver(DRIVER.bad(what, "update the driver"))
-            }
-            CudaErrorKind::InitFailed(error) => Self::Driver(DRIVER.bad(error.to_string(), remedy)),
-            _ => Self::Driver(DRIVER.bad(what, remedy)),
+fn fault(error: &CudaError) -> Finding {
+    let (what, remedy) = (error.to_string(), remedy(error.diagnosis()));
+    match error.kind() {
+        CudaErrorKind::LibraryMissing { .. } => {
+            Finding { remedy: None, ..LIBCUDA.bad(what, remedy) }
         }
+        CudaErrorKind::SymbolMissing { .. } => {
+            LIBCUDA.bad(what, "update the driver; if it is new, another library shadows its own")
+        }
+        CudaErrorKind::OtherLibrary { .. } => {
+            LIBCUDA.bad(what, "remove the folder of the other one from LD_LIBRARY_PATH")
+        }
+        CudaErrorKind::TooOld { version, oldest } => {
+            let [version, oldest] = [*version, *oldest].map(CudaVersion);
+            let what = format!("supports CUDA {version}, gridguard needs {oldest} or later");
+            DRIVER.bad(what, "update the driver")
+        }
+        CudaErrorKind::InitFailed(error) => DRIVER.bad(error.to_string(), remedy),
+        _ => DRIVER.bad(what, remedy),
     }
 }
 
@@ -122,12 +112,6 @@ mod tests {
         assert_eq!(result, DRIVER.good(what));
         let older = driver(12_040).check(12_080, None).expect("a version");
         assert_eq!(older.level, Level::Warning);
-    }
-
-    #[test]
-    fn versions_are_encoded_as_by_the_driver() {
-        assert_eq!((version_number(12, 8), version_number(13, 0)), (12_080, 13_000));
-        assert_eq!(CudaVersion(11_040).to_string(), "11.4");
     }
 
     #[test]

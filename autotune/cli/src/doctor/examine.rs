@@ -35,8 +35,8 @@ enum Event {
     Driver(Driver),
     /// A device, before its smoke test.
     Device(usize, Device),
-    Tested(usize, Vec<Finding>),
-    Files(Vec<Finding>),
+    /// The findings about a device, or without one about profiles and caches.
+    Findings(Option<usize>, Vec<Finding>),
     Done,
 }
 
@@ -61,11 +61,12 @@ impl Examine {
         let files = || {
             let mut findings = profiles::check_profiles(count, self.profile.as_deref());
             findings.extend(profiles::check_cache());
-            Event::Files(findings)
+            Event::Findings(None, findings)
         };
         thread::scope(|scope| {
             for ordinal in 0..count {
-                scope.spawn(move || send(&Event::Tested(ordinal, smoke_test::check(ordinal))));
+                let check = move || Event::Findings(Some(ordinal), smoke_test::check(ordinal));
+                scope.spawn(move || send(&check()));
             }
             send(&files())
         })?;
@@ -86,8 +87,7 @@ pub(super) struct Examination {
     /// `None` without a response.
     pub(super) driver: Option<Driver>,
     pub(super) devices: BTreeMap<usize, Device>,
-    tested: BTreeMap<usize, Vec<Finding>>,
-    files: Vec<Finding>,
+    findings: BTreeMap<Option<usize>, Vec<Finding>>,
     /// Why there are no further results.
     failure: Option<ChildError>,
 }
@@ -109,10 +109,7 @@ impl Examination {
             match event {
                 Event::Driver(driver) => examination.driver = Some(driver),
                 Event::Device(ordinal, device) => examination.devices.extend([(ordinal, device)]),
-                Event::Tested(ordinal, findings) => {
-                    examination.tested.extend([(ordinal, findings)]);
-                }
-                Event::Files(findings) => examination.files = findings,
+                Event::Findings(of, findings) => examination.findings.extend([(of, findings)]),
                 // The exit after the last result does not matter.
                 Event::Done => examination.failure = None,
             }
@@ -140,11 +137,10 @@ impl Examination {
     /// The findings about each device, then about profiles and caches.
     pub(super) fn check_devices(&self) -> Vec<Finding> {
         let count = self.driver.as_ref().and_then(|driver| driver.devices).unwrap_or(0);
-        let device = |ordinal| match self.tested.get(&ordinal) {
-            Some(findings) => findings.clone(),
-            None => vec![self.check_untested(ordinal)],
-        };
-        (0..count).flat_map(device).chain(self.files.iter().cloned()).collect()
+        let found = |of: Option<usize>| self.findings.get(&of).cloned();
+        let device =
+            |ordinal| found(Some(ordinal)).unwrap_or_else(|| vec![self.check_untested(ordinal)]);
+        (0..count).flat_map(device).chain(found(None).unwrap_or_default()).collect()
     }
 
     fn check_untested(&self, ordinal: usize) -> Finding {

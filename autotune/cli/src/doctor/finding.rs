@@ -44,6 +44,10 @@ impl Subject {
         Self(format!("{kind} {number}").into())
     }
 
+    pub(super) fn is_of(&self, finding: &Finding) -> bool {
+        self.0 == finding.subject
+    }
+
     pub(super) fn good(&self, what: impl Into<String>) -> Finding {
         Finding { subject: self.0.to_string(), level: Level::Good, what: what.into(), remedy: None }
     }

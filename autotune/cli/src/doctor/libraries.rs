@@ -11,7 +11,7 @@ use gridguard::cuda::{Compiler, CudaErrorKind};
 use gridguard_diagnose::CudaVersion;
 
 use super::child;
-use super::driver::{Driver, DriverFault, LIBCUDA, loaded_library, version_number};
+use super::driver::{Driver, LIBCUDA, loaded_library, version_number};
 use super::finding::{Finding, Subject};
 
 const NVRTC: Subject = Subject::new("nvrtc");
@@ -101,18 +101,14 @@ pub(super) fn check_libcuda(
         let what = format!("{} is found first, a stub for linking only", stub.display());
         return Some(LIBCUDA.bad(what, STUB));
     }
-    match &driver.fault {
-        Some(DriverFault::NoLibrary(what)) => {
-            let remedy = match platform {
-                _ if !files.is_empty() => DAMAGED,
-                Platform::KernelModule => NO_LIBRARY,
-                Platform::Wsl => NO_LIBRARY_IN_WSL,
-                Platform::NoGpu => NO_GPU,
-            };
-            return Some(LIBCUDA.bad(what, remedy));
-        }
-        Some(DriverFault::Library(finding)) => return Some(finding.clone()),
-        Some(DriverFault::Driver(_)) | None => {}
+    if let Some(fault) = driver.fault.clone().filter(|fault| LIBCUDA.is_of(fault)) {
+        let remedy = match platform {
+            _ if !files.is_empty() => DAMAGED,
+            Platform::KernelModule => NO_LIBRARY,
+            Platform::Wsl => NO_LIBRARY_IN_WSL,
+            Platform::NoGpu => NO_GPU,
+        };
+        return Some(Finding { remedy: fault.remedy.or(Some(remedy.to_owned())), ..fault });
     }
     let loaded = loaded.or(first(NAMES[0]))?;
     let is_compat = is_in_folder(loaded, "compat");
@@ -240,8 +236,9 @@ mod tests {
 
     #[test]
     fn a_missing_library_is_one_result_with_the_remedy_for_the_platform() {
-        let what = "no CUDA driver library found (tried libcuda.so.1)".to_owned();
-        let driver = Driver { fault: Some(DriverFault::NoLibrary(what)), ..Driver::default() };
+        let what = "no CUDA driver library found (tried libcuda.so.1)";
+        let fault = Finding { remedy: None, ..LIBCUDA.bad(what, "") };
+        let driver = Driver { fault: Some(fault), ..Driver::default() };
         for (found, platform, word) in [
             (&[][..], Platform::NoGpu, "--device host"),
             (&[], Platform::KernelModule, "--gpus all"),
@@ -268,17 +265,6 @@ mod tests {
             std::fs::write(&path, start).expect("a file");
             assert_eq!(is_32_bit(&path), is_skipped);
         }
-    }
-
-    #[test]
-    fn nvrtc_warns_if_its_code_or_its_ptx_is_newer_than_the_driver() {
-        let check =
-            |version, driver| check_nvrtc(&Ok(("/l/libnvrtc.so.12".into(), version)), driver);
-        assert_eq!(check(12_080, None), NVRTC.good("12.8, /l/libnvrtc.so.12"));
-        assert_eq!(check(12_080, Some(13_000)).level, Level::Good);
-        assert!(check(12_080, Some(12_020)).what.contains("its PTX is newer"));
-        assert!(check(13_000, Some(12_080)).what.contains("its code is newer"));
-        assert_eq!(check_nvrtc(&Err(None), None).level, Level::Warning);
     }
 
     #[test]

@@ -167,15 +167,4 @@ mod tests {
         assert_eq!(exit(&[&DOCTOR.good("b"), &unknown]), Exit::Unknown);
         assert_eq!(exit(&[&unknown, &bad]), Exit::No);
     }
-
-    #[test]
-    fn each_finding_is_a_line_with_its_remedy_below() {
-        let nvrtc = Subject::new("nvrtc").bad("broken", "mend");
-        let findings = vec![Subject::new("driver").good("works"), nvrtc];
-        assert_eq!(
-            DoctorReport::new(findings).to_string(),
-            "good     driver: works\nbad      nvrtc: broken\n         -> mend\n\
-             1 good, 0 warnings, 0 unknown, 1 bad\n"
-        );
-    }
 }

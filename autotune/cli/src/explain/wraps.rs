@@ -28,7 +28,7 @@ impl Entries {
     /// The entries that have the parameters `given`, which at least one must have.
     pub(super) fn read(file: &Path, given: &[String]) -> Result<Self, CommandError> {
         let all = index(&text_of(file)?);
-        let all = all.map_err(|error| CommandError::invalid_file(file, error))?;
+        let all = all.map_err(CommandError::in_file(file))?;
         let (mut entries, mut refused) = (Vec::new(), None);
         for index in all {
             let mut sizes = Sizes::default();

@@ -27,13 +27,15 @@ impl<'a> SharedDevice<'a> {
         deadline: Option<Instant>,
     ) -> Result<Self, CommandError> {
         let uuid = target.uuid().ok_or_else(|| {
-            CommandError::Invalid(format!("--idle needs a device with a UUID, not {target}"))
+            CommandError::invalid(format_args!("--idle needs a device with a UUID, not {target}"))
         })?;
         let [a, b, c, d, e] = [0..8, 8..12, 12..16, 16..20, 20..32].map(|part| &uuid[part]);
         let device = Self { uuid: format!("GPU-{a}-{b}-{c}-{d}-{e}"), interrupt, deadline };
         let unknown = |reason| {
             let remedy = "run without --idle when nothing else uses the device";
-            CommandError::Failed(format!("cannot see whether {target} is idle: {reason}: {remedy}"))
+            CommandError::failed(format_args!(
+                "cannot see whether {target} is idle: {reason}: {remedy}"
+            ))
         };
         device.is_used().map(|_| device).map_err(unknown)
     }

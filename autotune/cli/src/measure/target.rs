@@ -45,7 +45,7 @@ impl Target {
         gpu: Option<&str>,
         usual_gpu: &str,
     ) -> Result<Self, CommandError> {
-        let invalid = |message: &str| Err(CommandError::Invalid(message.into()));
+        let invalid = |message: &str| Err(CommandError::invalid(message));
         match device {
             DeviceSelection::Host => Self::host(gpu.unwrap_or(usual_gpu)),
             _ if gpu.is_some() => {
@@ -113,7 +113,7 @@ pub(crate) fn select_targets(
     };
     let count = count.map_err(|reason| {
         let advice = "to measure on the host instead, use --device host";
-        CommandError::Failed(format!("there is no GPU to measure on: {reason}; {advice}"))
+        CommandError::failed(format_args!("there is no GPU to measure on: {reason}; {advice}"))
     })?;
     Ok((0..count).map(Target::device).collect::<Result<_, _>>()?)
 }

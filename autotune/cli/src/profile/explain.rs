@@ -159,7 +159,7 @@ impl Explain {
             (Some(device), Err(_)) => Target::absent(&device.name),
             (None, Err(reason)) => {
                 let advice = "name a GPU of the catalogue with --gpu, or use --device host";
-                Err(CommandError::Failed(format!("{reason}: {advice}")))
+                Err(CommandError::failed(format_args!("{reason}: {advice}")))
             }
         }
     }

@@ -124,8 +124,7 @@ pub(super) fn verify(
 ) -> Result<Option<Exit>, CommandError> {
     let Some(url) = url.to_str().filter(|url| url.contains("://")) else { return Ok(None) };
     let url: Location = url.parse()?;
-    let keys = keys
-        .ok_or_else(|| CommandError::Invalid("give --keys, the keys that may sign".to_owned()))?;
+    let keys = keys.ok_or_else(|| CommandError::invalid("give --keys, the keys that may sign"))?;
     let channel = channel(&url, None, TrustedKeys::read(keys)?)?;
     match block_on(channel.verify())? {
         Err(error) if error.is_refusal() => {
@@ -207,8 +206,7 @@ impl List {
 impl PushMisses {
     pub(crate) fn run(&self) -> Result<Exit, CommandError> {
         let bytes = contents(&self.file)?;
-        let shapes = String::from_utf8(bytes)
-            .map_err(|error| CommandError::invalid_file(&self.file, error))?;
+        let shapes = String::from_utf8(bytes).map_err(CommandError::in_file(&self.file))?;
         let store = Store::open(&self.url)?;
         let pushed = block_on(store.push_misses(&node(self.node.as_ref()), &shapes))??;
         let shown = text(|f| writeln!(f, "{} pushed", count(pushed, "shape", "shapes")));
@@ -278,8 +276,7 @@ fn channel(
 
 fn contents(file: &Path) -> Result<Vec<u8>, CommandError> {
     let read = gridguard_files::read(file, gridguard::profile::MAX_FILE_BYTES);
-    read.map_err(|error| CommandError::invalid_file(file, error))?
-        .ok_or_else(|| CommandError::missing_file(file))
+    read.map_err(CommandError::in_file(file))?.ok_or_else(|| CommandError::missing_file(file))
 }
 
 fn node(name: Option<&String>) -> String {

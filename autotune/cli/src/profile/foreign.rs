@@ -37,7 +37,7 @@ impl KeyArgs {
     pub(super) fn reject(&self, kernel: &str) -> Result<(), CommandError> {
         match (&self.variant, &self.source) {
             (None, None) => Ok(()),
-            _ => Err(CommandError::Invalid(format!(
+            _ => Err(CommandError::invalid(format_args!(
                 "{kernel} is a kernel of gridguard, whose variant and source follow from its sizes: \
                  remove --variant and --source"
             ))),
@@ -60,7 +60,7 @@ impl KeyArgs {
             let foreign: Vec<&str> =
                 others.into_iter().filter(|name| !Problem::KERNELS.contains(name)).collect();
             let error = Problem::unknown_kernel(kernel);
-            return Err(CommandError::Invalid(match foreign[..] {
+            return Err(CommandError::invalid(match foreign[..] {
                 [] => format!(
                     "{error}; the profile of {target} has entries of no others: name the profile's file with \
                      --profile, or its device with --device and --gpu"
@@ -111,7 +111,7 @@ fn ambiguous(kernel: &str, keys: &[&Key]) -> CommandError {
     });
     let described = described.collect::<Vec<_>>().join("; ");
     let count = keys.len();
-    CommandError::Invalid(format!(
+    CommandError::invalid(format_args!(
         "the profile has {count} keys of {kernel}: choose one with --dtype, --variant, --source \
          and --policy: {described}"
     ))

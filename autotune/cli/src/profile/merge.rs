@@ -83,7 +83,7 @@ impl Merge {
         let existing = profile::load(&self.output).map_err(CommandError::profile(&self.output))?;
         if let Some(existing) = existing {
             let dropped = dropped(&existing.document, document)
-                .map_err(|error| CommandError::invalid_file(&self.output, error))?;
+                .map_err(CommandError::in_file(&self.output))?;
             self.check_dropped(dropped)?;
         }
         let published = profile::update(&self.output, document.clone(), |existing| {
@@ -103,7 +103,7 @@ impl Merge {
             return Ok(());
         }
         let (file, entries) = (self.output.display(), entry::entries(entries));
-        Err(CommandError::Invalid(format!(
+        Err(CommandError::invalid(format_args!(
             "the merge would drop {entries} of {file}: add it to the files to keep them, or use \
              --force to drop them"
         )))
@@ -122,7 +122,7 @@ fn merge(
         documents.push(parsed.document);
     }
     let Some((document, others)) = documents.split_first_mut() else {
-        return Err(CommandError::Invalid("no file to merge".into()));
+        return Err(CommandError::invalid("no file to merge"));
     };
     let conflicts = document.merge_all(others).map_err(|error| {
         let culprit = match error.kind() {

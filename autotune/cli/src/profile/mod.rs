@@ -81,7 +81,7 @@ impl Profile {
             #[cfg(feature = "fleet")]
             Self::PullMisses(pull) => pull.run(),
             #[cfg(not(feature = "fleet"))]
-            Self::Absent { .. } => Err(CommandError::Invalid(WITHOUT_FLEET.to_owned())),
+            Self::Absent { .. } => Err(CommandError::invalid(WITHOUT_FLEET)),
         }
     }
 }

@@ -113,7 +113,7 @@ impl Verify {
         }
         if wanted.is_empty() {
             let file = self.file.display();
-            return Err(CommandError::Failed(format!("{file}: no entry can be measured")));
+            return Err(CommandError::failed(format_args!("{file}: no entry can be measured")));
         }
         note_cache(std::slice::from_ref(&target));
         let interrupt = interrupt::flag()?;
@@ -161,7 +161,7 @@ impl Verify {
         let (device, gpu) = (self.device.unwrap_or(usual), self.gpu.as_deref());
         let target = Target::select(device, gpu, &document.device().name)?;
         let serves = document.device().serves(document.aliases(), &target.identity);
-        serves.map_err(|mismatch| CommandError::invalid_file(&self.file, mismatch))?;
+        serves.map_err(CommandError::in_file(&self.file))?;
         Ok(target)
     }
 }
@@ -388,5 +388,5 @@ fn why_illegal(space: &Space, parameters: &Named, Entry { key, choice, .. }: &En
 }
 
 fn no_longer_valid(reason: String) -> CommandError {
-    CommandError::Failed(format!("the stored choice is no longer valid: {reason}"))
+    CommandError::failed(format_args!("the stored choice is no longer valid: {reason}"))
 }

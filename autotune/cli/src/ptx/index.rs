@@ -55,7 +55,7 @@ impl IndexArgs {
         wanted: &[String],
         format: ReportFormat,
     ) -> Result<Exit, CommandError> {
-        let entries = index(ptx).map_err(|error| CommandError::invalid_file(file, error))?;
+        let entries = index(ptx).map_err(CommandError::in_file(file))?;
         let is_wanted = |entry: &EntryIndex| wanted.is_empty() || wanted.contains(&entry.name);
         let mut found = Vec::new();
         for mut entry in entries.into_iter().filter(is_wanted) {
@@ -92,7 +92,7 @@ impl IndexArgs {
             }
             if values.len() > 3 || values.contains(&0) {
                 let message = "a size has one to three numbers above zero, for example 4,65535,1";
-                return Err(CommandError::Invalid(message.to_owned()));
+                return Err(CommandError::invalid(message));
             }
             for axis in 0..3 {
                 let size = if is_grid { Size::Grid(axis) } else { Size::Block(axis) };
@@ -112,7 +112,7 @@ pub(crate) fn set_parameters(
 ) -> Result<Vec<Size>, CommandError> {
     let mut set = Vec::new();
     for given in given {
-        let invalid = |what: String| CommandError::Invalid(format!("--param {given}: {what}"));
+        let invalid = |what: String| CommandError::invalid(format_args!("--param {given}: {what}"));
         let parts =
             given.split_once('=').and_then(|(name, value)| Some((name, value.parse().ok()?)));
         let Some((name, value)) = parts else {

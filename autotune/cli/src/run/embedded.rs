@@ -22,7 +22,7 @@ pub(super) fn library() -> Option<Result<Vec<u8>, CommandError>> {
     let library =
         (!COMPRESSED.is_empty()).then(|| lz4_flex::decompress_size_prepended(COMPRESSED))?;
     Some(library.map_err(|error| {
-        CommandError::Failed(format!("this command is damaged: {LIBRARY}: {error}"))
+        CommandError::failed(format_args!("this command is damaged: {LIBRARY}: {error}"))
     }))
 }
 
@@ -35,7 +35,7 @@ pub(super) fn install(library: &[u8]) -> Result<PathBuf, CommandError> {
             Err(why) => failures.push(format!("{}: {why}", folder.display())),
         }
     }
-    Err(CommandError::Failed(format!(
+    Err(CommandError::failed(format_args!(
         "{LIBRARY} cannot be written; set XDG_CACHE_HOME to a folder of yours, or name the library with \
          --library:\n  {}",
         failures.join("\n  ")

@@ -28,7 +28,7 @@ pub(super) fn find_library(named: Option<&Path>) -> Result<PathBuf, CommandError
             accepted(&path)
         } else {
             let path = path.display();
-            Err(CommandError::Failed(format!("{LIBRARY} was not found; looked for {path}")))
+            Err(CommandError::failed(format_args!("{LIBRARY} was not found; looked for {path}")))
         };
     }
     #[cfg(feature = "embedded-library")]
@@ -44,7 +44,7 @@ pub(super) fn find_library(named: Option<&Path>) -> Result<PathBuf, CommandError
     if let Some(found) = places.iter().find(is_own) {
         return accepted(found);
     }
-    Err(CommandError::Failed(format!(
+    Err(CommandError::failed(format_args!(
         "{LIBRARY} is neither in this command nor beside it: `pip install gridguard` or `cargo binstall gridguard-cli` \
          get a command that has it, `cargo build -p gridguard-preload` builds it in a checkout, and --library names one"
     )))
@@ -55,7 +55,7 @@ pub(super) fn find_library(named: Option<&Path>) -> Result<PathBuf, CommandError
 fn accepted(path: &Path) -> Result<PathBuf, CommandError> {
     let found = fs::canonicalize(path).map_err(CommandError::io(LIBRARY))?;
     let invalid = |why: &str| Err(CommandError::invalid_file(&found, why));
-    let file = File::open(&found).map_err(CommandError::io(found.display().to_string()))?;
+    let file = File::open(&found).map_err(CommandError::io(found.display()))?;
     match stated_version(file) {
         None => return invalid("is no shared library"),
         Some(None) => return invalid("is another library, or one of an earlier gridguard"),
@@ -68,7 +68,7 @@ fn accepted(path: &Path) -> Result<PathBuf, CommandError> {
     }
     match check_path(&found) {
         Ok(()) => Ok(found),
-        Err(why) => Err(CommandError::Failed(format!(
+        Err(why) => Err(CommandError::failed(format_args!(
             "{}: {why}; copy it elsewhere and name it with --library",
             found.display()
         ))),

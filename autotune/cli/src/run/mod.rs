@@ -102,7 +102,7 @@ impl Run {
     /// Replaces this process by the program. Returns only on failure.
     pub(crate) fn run(&self) -> Result<Exit, CommandError> {
         let Some((program, arguments)) = self.program.split_first() else {
-            return Err(CommandError::Invalid("no program is given".to_owned()));
+            return Err(CommandError::invalid("no program is given"));
         };
         let path = find_program(program)?;
         check_program(&path)?;
@@ -136,7 +136,7 @@ impl Run {
         if let (Some(report), Some(record)) = (&report, &record)
             && report.path() == record.path()
         {
-            return Err(CommandError::Invalid("report and record are one file".to_owned()));
+            return Err(CommandError::invalid("report and record are one file"));
         }
         // Without the folder, kernels of `ptxas` stay refused, with a reason.
         let ptx = wants_fix.then(session::new_folder).and_then(Result::ok);
@@ -180,20 +180,20 @@ fn find_program(name: &OsStr) -> Result<PathBuf, CommandError> {
         let path = env::var_os("PATH").unwrap_or_default();
         env::split_paths(&path).map(|folder| folder.join(name)).find(is_program)
     };
-    found.ok_or_else(|| CommandError::Invalid(format!("{}: no such program", name.display())))
+    found.ok_or_else(|| CommandError::invalid(format_args!("{}: no such program", name.display())))
 }
 
 /// Refuses a program that ignores the library, or cannot run with it.
 fn check_program(path: &Path) -> Result<(), CommandError> {
     if path.file_name().is_some_and(|name| name == "compute-sanitizer") {
-        return Err(CommandError::Invalid(
+        return Err(CommandError::invalid(
             "compute-sanitizer replaces the driver's functions itself: run it without `gridguard run`"
                 .to_owned(),
         ));
     }
     // Checks the interpreter of a script.
     let path = interpreter(path)?.unwrap_or_else(|| path.to_owned());
-    let io = || CommandError::io(path.display().to_string());
+    let io = || CommandError::io(path.display());
     let refused = |why: &str| Err(CommandError::invalid_file(&path, why));
     let file = fs::metadata(&path).map_err(io())?;
     let own = fs::metadata("/proc/self").map_err(CommandError::io("/proc/self"))?;

@@ -89,7 +89,7 @@ impl Kind {
             Self::Report => "report",
             Self::Record => "record",
         };
-        CommandError::Invalid(format!(
+        CommandError::invalid(format_args!(
             "{}: it is no {kind} of `gridguard run`, and is not replaced: name another file, or delete it",
             cannot_write(path)
         ))

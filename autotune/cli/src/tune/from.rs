@@ -26,7 +26,7 @@ impl OtherGpu {
             |target: &&Target| target.identity.compute_capability != device.compute_capability;
         if let Some(target) = targets.iter().find(other) {
             let (from, to) = (device.compute_capability, target.identity.compute_capability);
-            return Err(CommandError::Invalid(format!(
+            return Err(CommandError::invalid(format_args!(
                 "--from {name}: it has compute capability {from}, but {target} has {to}: name a GPU of the same \
                  architecture"
             )));

@@ -44,7 +44,7 @@ impl DeviceGroup {
         let name = identity.file_name();
         let no_folder = || {
             let message = "no folder for this user's profiles: name a file with --profile";
-            CommandError::Invalid(message.into())
+            CommandError::invalid(message)
         };
         let file = match profile {
             Some(folder) if is_folder(folder) => folder.join(name),
@@ -60,10 +60,10 @@ impl DeviceGroup {
         let stored = load_profile(&file)?.map(|parsed| parsed.document);
         if let Some(stored) = &stored {
             let serves = stored.device().serves(stored.aliases(), identity);
-            serves.map_err(|mismatch| CommandError::invalid_file(&file, mismatch))?;
+            serves.map_err(CommandError::in_file(&file))?;
         }
         create_folder(&Path::new(".").join(file.parent().unwrap_or(&file)))
-            .map_err(CommandError::io(file.display().to_string()))?;
+            .map_err(CommandError::io(file.display()))?;
         check_output(&file).map_err(CommandError::publish(&file))?;
         Ok(Self { targets, file, stored })
     }

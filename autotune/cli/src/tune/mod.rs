@@ -102,7 +102,7 @@ impl Tune {
         for path in self.plot.iter().chain(&self.html) {
             check_output(path).map_err(CommandError::publish(path))?;
         }
-        let no_target = || CommandError::Failed("no device to tune on".into());
+        let no_target = || CommandError::failed("no device to tune on");
         let limits = &targets.first().ok_or_else(no_target)?.limits;
         let (tasks, skipped) = self.problems.tasks(targets.iter().all(Target::is_host), limits)?;
         for reason in &skipped {

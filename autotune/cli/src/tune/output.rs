@@ -11,7 +11,7 @@ use gridguard_report::TuningCurve;
 use serde::Serialize;
 
 use super::task::Task;
-use crate::error::CommandError;
+use crate::error::{CommandError, Exit};
 use crate::files::write_file;
 use crate::measure::progress::ProgressBars;
 use crate::measure::target::Target;
@@ -97,7 +97,7 @@ impl<'a> Reporter<'a> {
     ) {
         self.bars.tick();
         let title = format!("{} on {device}", task.problem);
-        let is_held = matches!(result, Err(CommandError::JournalHeld(_)));
+        let is_held = result.as_ref().is_err_and(|error| error.exit == Exit::No);
         let (mut plot_failed, mut svg) = (false, None);
         let (report, error) = match result {
             Ok(found) => {

@@ -78,16 +78,16 @@ impl ProgramArgs {
         let Some(command) = &self.command else { return Ok(Vec::new()) };
         let [kernel] = kernels else {
             let message = "a program measures one kernel: give --kernel once";
-            return Err(CommandError::Invalid(message.into()));
+            return Err(CommandError::invalid(message));
         };
         if Problem::KERNELS.contains(&kernel.as_str()) {
             let message = format!("{kernel} is a kernel of gridguard: give it another name");
-            return Err(CommandError::Invalid(message));
+            return Err(CommandError::invalid(message));
         }
         if matches!(objective, Objective::Latency { .. }) {
             let message =
                 "a program times all of its launches together: the objective cannot be a latency";
-            return Err(CommandError::Invalid(message.into()));
+            return Err(CommandError::invalid(message));
         }
         let key = Key {
             kernel: kernel.clone(),
@@ -177,7 +177,7 @@ fn parameter(text: &str) -> Result<(String, Vec<u64>), String> {
 }
 
 fn invalid(error: &dyn fmt::Display) -> CommandError {
-    CommandError::Invalid(format!("--command: {error}"))
+    CommandError::invalid(format_args!("--command: {error}"))
 }
 
 const VISIBLE_DEVICES: &str = "CUDA_VISIBLE_DEVICES";

@@ -157,7 +157,7 @@ impl Session<'_> {
                 refused.into_iter().for_each(|note| self.progress.note(note));
                 Ok(Some(file))
             }
-            Err(held @ LockError::Held { .. }) => Err(CommandError::JournalHeld(held)),
+            Err(held @ LockError::Held { .. }) => Err(CommandError::held(&held)),
             Err(error) => {
                 let problem = &task.problem;
                 self.progress.note(format_args!(

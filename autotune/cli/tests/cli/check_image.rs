@@ -107,7 +107,7 @@ fn attributes_missing_in_ptx_are_not_checked_unless_options_give_them() {
     assert!(!ran.out.contains("not checked"), "{}", ran.out);
     let ran =
         check(&compiled("recursive.cubin"), "--kernel=recursive --grid 1 --block 64 --gpu=a100");
-    assert!(ran.out.contains("not checked: local-memory: the depth of recursion"), "{}", ran.out);
+    ran.prints("not checked: local-memory: the depth of recursion");
     let ran = check(&image, "--kernel=stack --gpu=t4,h100 --grid=1 --block=64");
     assert!(ran.out.contains("not checked") && ran.out.contains("local-memory"), "{}", ran.out);
 }
@@ -173,8 +173,7 @@ fn a_kernel_is_found_by_its_name_in_the_source() {
     assert_eq!(found("ns::tmpl<128>"), ["_ZN2ns4tmplILi128EEEvPfi"]);
     assert_eq!(found("tmpl").len(), 2);
     assert_eq!(found("ns::tmpl").len(), 2);
-    let ran = check(&path, "--kernel scale");
-    assert!(ran.out.contains("scale(float*, float)"), "{}", ran.out);
+    check(&path, "--kernel scale").prints("scale(float*, float)");
 }
 
 #[test]
@@ -242,11 +241,11 @@ fn bad_files_and_contradictory_arguments_are_errors() {
     ] {
         let ran = file(bytes);
         assert_eq!((ran.code, ran.out.as_str()), (Some(2), ""));
-        assert!(ran.err.contains(message), "{}", ran.err);
+        ran.notes(message);
     }
     let ran = check(&folder.path().join("missing"), "");
     assert_eq!(ran.code, Some(2));
-    assert!(ran.err.contains("missing"), "{}", ran.err);
+    ran.notes("missing");
     assert_eq!(check(folder.path(), "").code, Some(2));
 
     let hopper = compiled("hopper.cubin");
@@ -258,11 +257,11 @@ fn bad_files_and_contradictory_arguments_are_errors() {
     ] {
         let ran = check(&hopper, args);
         assert_eq!(ran.code, Some(2));
-        assert!(ran.err.contains(message), "{args:?}: {}", ran.err);
+        ran.notes(message);
     }
     let ran = run_with_input("check --kernel k --grid=1 --block=1 --gpu=t4", b"");
     assert_eq!(ran.code, Some(2));
-    assert!(ran.err.contains("--image <FILE>"), "{}", ran.err);
+    ran.notes("--image <FILE>");
 }
 
 #[test]
@@ -285,8 +284,7 @@ fn linked_kernels_replace_the_relocatable_ones_that_they_were_made_of() {
 
     let launch = "--kernel bounded_caller --grid 8 --block 129";
     let ran = check(&linked, &format!("{launch} --gpu h100")).exits(1);
-    assert!(ran.out.contains("registers, 512 bytes of static shared memory"), "{}", ran.out);
-    assert!(ran.out.contains("kernel-threads-per-block: "), "{}", ran.out);
+    ran.prints("registers, 512 bytes of static shared memory").prints("kernel-threads-per-block: ");
     assert!(!ran.out.contains("not checked"), "{}", ran.out);
 }
 
@@ -302,9 +300,8 @@ fn kernels_of_a_static_library_are_checked_as_far_as_they_are_known() {
          linked.cubin {}\n",
         library.display()
     );
-    assert!(ran.out.contains(&advice), "{}", ran.out);
-    let ran = check(&compiled("intermediate.o"), "").exits(2);
-    assert!(ran.err.contains("-dlto"), "{}", ran.err);
+    ran.prints(&advice);
+    check(&compiled("intermediate.o"), "").exits(2).notes("-dlto");
 }
 
 /// A row of blocks adds 65,536 to an index, or `pitch` with a pitch.
@@ -337,9 +334,8 @@ fn the_first_launch_whose_indices_wrap_is_told_and_refused() {
     assert!(wraps.out.starts_with("rejected (") && wraps.out.contains(told), "{}", wraps.out);
     let violation = "  index-wrap: a 32-bit index reaches 2147483648, the limit is 2147483647 \
                      (kernel rows): declare a batch along y, ";
-    assert!(wraps.out.contains(violation), "{}", wraps.out);
-    let chunks = check("70000", "--batch-axis y --items 70000").exits(0);
-    assert!(chunks.out.contains("plan: chunked, 3 launches\n"), "{}", chunks.out);
+    wraps.prints(violation);
+    check("70000", "--batch-axis y --items 70000").exits(0).prints("plan: chunked, 3 launches\n");
     let document = check("32768", "--format json").exits(0).json();
     assert_eq!(document["kernel"]["index"], json!({ "wraps_from": { "y": 32769 } }));
 }
@@ -354,14 +350,12 @@ fn an_index_that_depends_on_a_parameter_is_decided_by_its_value() {
     let open = check("").exits(0);
     let told =
         "  a 32-bit index: blockIdx.y * pitch wraps if pitch * gridDim.y - pitch > 2147483647\n";
-    assert!(open.out.contains(told), "{}", open.out);
+    open.prints(told);
     let never = check("--param pitch=4096").exits(0);
     assert!(!never.out.contains("32-bit"), "no device has as many blocks on y: {}", never.out);
     let safe = check("--param pitch=40000").exits(0);
     assert!(!safe.out.contains("a 32-bit index"), "{}", safe.out);
-    assert!(safe.out.contains("wrap from 53689 blocks on y\n"), "{}", safe.out);
-    let wraps = check("--param pitch=65536").exits(1);
-    assert!(wraps.out.contains("index-wrap: a 32-bit index reaches 2621374464"), "{}", wraps.out);
-    let wrong = check("--param pitches=1").exits(2);
-    assert!(wrong.err.contains("no such parameter: rows has out, pitch"), "{}", wrong.err);
+    safe.prints("wrap from 53689 blocks on y\n");
+    check("--param pitch=65536").exits(1).prints("index-wrap: a 32-bit index reaches 2621374464");
+    check("--param pitches=1").exits(2).notes("no such parameter: rows has out, pitch");
 }

@@ -29,6 +29,20 @@ impl Ran {
         assert_eq!(self.code, Some(code), "stdout: {}\nstderr: {}", self.out, self.err);
         self
     }
+
+    /// Checks that standard output contains `text`.
+    #[track_caller]
+    pub(crate) fn prints(&self, text: &str) -> &Self {
+        assert!(self.out.contains(text), "{text:?}\nstdout: {}\nstderr: {}", self.out, self.err);
+        self
+    }
+
+    /// Checks that standard error contains `text`.
+    #[track_caller]
+    pub(crate) fn notes(&self, text: &str) -> &Self {
+        assert!(self.err.contains(text), "{text:?}\nstdout: {}\nstderr: {}", self.out, self.err);
+        self
+    }
 }
 
 impl From<Output> for Ran {

@@ -68,12 +68,7 @@ fn a_program_is_tuned_and_its_entry_explained() {
     let title = "paged_attention v2 f16 1000x128 on the host as NVIDIA H200: throughput\n";
     assert!(ran.out.starts_with(title), "{}", ran.out);
     assert!(ran.out.contains("failed: the program failed (exit status: 1): out of registers"));
-    assert!(
-        ran.out.contains("choice: chunked, 4 launches of 250 items, block 64, "),
-        "{}",
-        ran.out
-    );
-    assert!(ran.out.contains("\n1 tuned, in "), "{}", ran.out);
+    ran.prints("choice: chunked, 4 launches of 250 items, block 64, ").prints("\n1 tuned, in ");
     let document = parsed(&folder.path().join("p.ron"));
     let [entry] = document.entries() else { panic!("one entry: {document}") };
     assert_eq!((&*entry.key.kernel, &*entry.key.dtypes), ("paged_attention", "f16"));
@@ -89,13 +84,10 @@ fn a_program_is_tuned_and_its_entry_explained() {
 
     let explain = ["profile", "explain", "paged_attention", "900x128", "--device", "host"];
     let explain = [&explain[..], &["--profile", "p.ron", "--policy", "hot-graph"]].concat();
-    let ran = run(folder.path(), &explain).exits(0);
-    assert!(
-        ran.out.contains("match: bucket, entry 1000x128 of explicit profile p.ron\n"),
-        "{}",
-        ran.out
-    );
-    assert!(ran.out.contains("choice: chunks of 250, block 64, 4 launches"), "{}", ran.out);
+    run(folder.path(), &explain)
+        .exits(0)
+        .prints("match: bucket, entry 1000x128 of explicit profile p.ron\n")
+        .prints("choice: chunks of 250, block 64, 4 launches");
 
     let again = run(folder.path(), &args(&[&["--device", "host"], &key[..]].concat())).exits(0);
     assert!(again.out.starts_with("0 tuned, 1 already in the profile, in "), "{}", again.out);
@@ -117,9 +109,10 @@ fn the_example_of_the_readme_runs() {
     let mut shell = Command::new("sh");
     shell.args(["-e", "-c", &block("sh", "--command '")]).current_dir(&folder).stdin(Stdio::null());
     let ran = shell.env("PATH", path).env("GRIDGUARD_PROFILES", ".").output().expect("a shell");
-    let ran = Ran::from(ran).exits(0);
-    assert!(ran.out.contains("\n6 candidates timed, 0 failed, "), "{}", ran.out);
-    assert!(ran.out.contains("\nmatch: exact, entry 20000 of user profile "), "{}", ran.out);
+    Ran::from(ran)
+        .exits(0)
+        .prints("\n6 candidates timed, 0 failed, ")
+        .prints("\nmatch: exact, entry 20000 of user profile ");
 }
 
 #[test]
@@ -149,8 +142,7 @@ fn a_table_shows_the_fastest_and_the_default_and_all_of_them_on_request() {
 fn a_gpu_that_only_the_program_reaches_has_its_own_profile() {
     let folder = folder();
     let ran = run(folder.path(), &args(&["--gpu", "a100-80gb", "--objective", "memory:4096:16"]));
-    let ran = ran.exits(0);
-    assert!(ran.out.contains(" on NVIDIA A100"), "{}", ran.out);
+    ran.exits(0).prints(" on NVIDIA A100");
     let document = parsed(&folder.path().join("p.ron"));
     let limits = &catalog::gpu("a100-80gb").expect("in the catalogue").limits;
     assert_eq!(*document.device(), DeviceIdentity::new(limits));
@@ -160,8 +152,9 @@ fn a_gpu_that_only_the_program_reaches_has_its_own_profile() {
     assert!(matches!(entry.choice, StoredChoice::Chunked { max_items } if max_items.get() == 250));
 
     let mut without = command(folder.path(), &args(&[]));
-    let ran = Ran::from(without.env("CUDA_VISIBLE_DEVICES", "").output().expect("runs")).exits(3);
-    assert!(ran.err.contains("there is no GPU to measure on"), "{}", ran.err);
+    Ran::from(without.env("CUDA_VISIBLE_DEVICES", "").output().expect("runs"))
+        .exits(3)
+        .notes("there is no GPU to measure on");
 }
 
 #[test]
@@ -243,11 +236,7 @@ fn a_program_that_hangs_is_ended_after_its_time() {
     let args = ["tune", "--device", "host", "--kernel", "mine", "--profile", "p.ron"];
     let program = ["--sizes", "items=8", "--command", "sleep 100000{chunk}", "--timeout", "1s"];
     let ran = run(folder.path(), &[&args[..], &program].concat()).exits(1);
-    assert!(
-        ran.err.contains("the default failed: the program did not end within 1s"),
-        "{}",
-        ran.err
-    );
+    ran.notes("the default failed: the program did not end within 1s");
     assert!(ran.out.starts_with("0 tuned, 1 failed, in "), "{}", ran.out);
     assert!(!folder.path().join("p.ron").exists());
 }
@@ -265,8 +254,7 @@ fn an_interrupted_run_ends_its_program_and_the_next_one_resumes() {
     fs::write(folder.path().join("hold"), "").expect("written");
     let child = start(folder.path(), &args);
     wait_until(|| started(folder.path()).len() > 3);
-    let ran = signal(child, "-INT").exits(130);
-    assert!(ran.out.contains("0 tuned, 1 left for the next run"), "{}", ran.out);
+    signal(child, "-INT").exits(130).prints("0 tuned, 1 left for the next run");
     fs::remove_file(folder.path().join("hold")).expect("removed");
     let path = journal().expect("a journal");
     let measured = fs::read_to_string(&path).expect("text");
@@ -276,20 +264,17 @@ fn an_interrupted_run_ends_its_program_and_the_next_one_resumes() {
     // Results of another command do not count.
     let other: Vec<&str> =
         args.iter().map(|word| word.strip_suffix(",250").unwrap_or(word)).collect();
-    let other = run(folder.path(), &other).exits(0);
-    assert!(other.err.contains("a journal cannot be resumed and is kept as "), "{}", other.err);
-    assert!(other.err.contains(": its problem is "), "{}", other.err);
+    run(folder.path(), &other)
+        .exits(0)
+        .notes("a journal cannot be resumed and is kept as ")
+        .notes(": its problem is ");
 
     fs::remove_file(folder.path().join("p.ron")).expect("removed");
     fs::remove_dir_all(&unfinished).expect("removed");
     fs::create_dir(&unfinished).expect("made");
     fs::write(&path, measured).expect("written");
     let ran = run(folder.path(), &args).exits(0);
-    assert!(
-        ran.out.contains("choice: chunked, 4 launches of 250 items, block 64, "),
-        "{}",
-        ran.out
-    );
+    ran.prints("choice: chunked, 4 launches of 250 items, block 64, ");
     assert!(ran.err.is_empty() && !unfinished.exists(), "{}", ran.err);
 }
 

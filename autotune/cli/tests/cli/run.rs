@@ -63,8 +63,8 @@ fn the_exit_code_and_the_output_are_the_program_s() {
     assert_eq!((&*ran.out, &*ran.err), ("out\n", ""));
     let ran = run_launches(folder.path(), &[], &["good", "refused"]).exits(0);
     assert_eq!(ran.out, "set up 0 0 0 0 0\ngood 0\nrefused 1\n");
-    assert!(ran.err.contains("rule      grid-dim-y: grid.y is 70000 blocks"), "{}", ran.err);
-    assert!(ran.err.contains("gridguard: 1 launch of 1 kernel accepted, 1 refused"), "{}", ran.err);
+    ran.notes("rule      grid-dim-y: grid.y is 70000 blocks")
+        .notes("gridguard: 1 launch of 1 kernel accepted, 1 refused");
     let ran = run_launches(folder.path(), &["--quiet", "--abort"], &["refused", "good"]);
     assert_eq!((ran.code, ran.err.matches("gridguard:").count()), (None, 1), "{}", ran.err);
 }
@@ -146,13 +146,10 @@ fn launches_are_fixed_on_demand() {
     let ran = run_launches(folder.path(), &options, &["good", "refused", "refused"]).exits(0);
     assert_eq!(ran.out, "set up 0 0 0 0 0\ngood 0\nrefused 0\nrefused 0\n");
     assert!(ran.err.starts_with("gridguard: 1 launch of 1 kernel accepted, 0 refused, 2 fixed\n"));
-    let shown = run(folder.path(), "report r.json").exits(0);
-    assert!(
-        shown.out.contains("\n1 launch of 1 kernel accepted, 0 refused, 2 fixed\n"),
-        "{}",
-        shown.out
-    );
-    assert!(shown.out.contains("touch(float*, int)         1      2"), "{}", shown.out);
+    run(folder.path(), "report r.json")
+        .exits(0)
+        .prints("\n1 launch of 1 kernel accepted, 0 refused, 2 fixed\n")
+        .prints("touch(float*, int)         1      2");
 }
 
 #[test]
@@ -205,7 +202,7 @@ fn indices_are_compared_on_demand_and_shown_by_the_report() {
     let shown = run(folder.path(), "report r.json").exits(0);
     let line = "\nwraps: a 32-bit index of rows with a grid of 1 x 40000 x 1: blockIdx.y * 65536 reaches \
                 2621374464, computed by rows.cu:12\n";
-    assert!(shown.out.contains(line), "{}", shown.out);
+    shown.prints(line);
 }
 
 #[test]
@@ -254,8 +251,7 @@ fn programs_that_ignore_the_library_are_refused() {
         ("./plain", "./plain: is not an executable file"),
         ("./folder", "./folder: is not an executable file"),
     ] {
-        let ran = run(folder.path(), &["run", "--", name]).exits(2);
-        assert!(ran.err.contains(why), "{why}: {}", ran.err);
+        run(folder.path(), &["run", "--", name]).exits(2).notes(why);
     }
     run(folder.path(), "run -- ./good-script").exits(5);
     run(folder.path(), "run").exits(2);
@@ -288,8 +284,7 @@ fn a_program_that_gains_rights_is_refused() {
     fs::set_permissions(&program, fs::Permissions::from_mode(0o4755)).unwrap();
     // Only root can give files away; for others there is a program of root's on every machine.
     let program = if is_root { program.to_str().unwrap() } else { "su" };
-    let ran = run(folder.path(), &["run", "--", program]).exits(2);
-    assert!(ran.err.contains("is a setuid program"), "{}", ran.err);
+    run(folder.path(), &["run", "--", program]).exits(2).notes("is a setuid program");
 }
 
 #[test]
@@ -347,8 +342,9 @@ fn a_report_is_written_as_a_page() {
         &["refused", "good"],
     )
     .exits(0);
-    let ran = run(folder.path(), "report r.json --html r.html").exits(1);
-    assert!(ran.out.contains("1 launch of 1 kernel accepted, 1 refused"), "{}", ran.out);
+    run(folder.path(), "report r.json --html r.html")
+        .exits(1)
+        .prints("1 launch of 1 kernel accepted, 1 refused");
     let page = fs::read_to_string(folder.path().join("r.html")).unwrap();
     for part in
         ["<!DOCTYPE html>", "_Z5touchPfi", "grid.y is 70000 blocks", "<meter ", "6000 of 65535"]
@@ -363,25 +359,22 @@ fn a_malformed_report_is_named() {
     let folder = tempfile::tempdir().unwrap();
     for (name, text) in [("text", "no"), ("empty", "{}"), ("list", "[]")] {
         fs::write(folder.path().join(name), text).unwrap();
-        let ran = run(folder.path(), &["report", name]).exits(2);
-        assert!(ran.err.contains(&format!("{name}: no report: ")), "{}", ran.err);
+        run(folder.path(), &["report", name]).exits(2).notes(&format!("{name}: no report: "));
     }
     run_launches(folder.path(), &["--report", "r.json"], &["good"]).exits(0);
     let newer = fs::read_to_string(folder.path().join("r.json")).unwrap();
     let newer = newer.replace("\"format\": 1", "\"format\": 2");
     for text in [&newer, r#"{"format": 2, "launches": []}"#] {
         fs::write(folder.path().join("newer"), text).unwrap();
-        let ran = run(folder.path(), "report newer").exits(2);
-        assert!(ran.err.contains("a report of format 2; this command reads 1"), "{}", ran.err);
+        run(folder.path(), "report newer")
+            .exits(2)
+            .notes("a report of format 2; this command reads 1");
     }
     run(folder.path(), "report missing.json").exits(2);
     let twice = ["report", "r.json", "--html", "./r.json"];
-    let ran = run(folder.path(), &twice).exits(2);
-    assert!(
-        ran.err.contains("./r.json: is a report, which --html does not replace"),
-        "{}",
-        ran.err
-    );
+    run(folder.path(), &twice)
+        .exits(2)
+        .notes("./r.json: is a report, which --html does not replace");
     run(folder.path(), "report r.json").exits(0);
 }
 

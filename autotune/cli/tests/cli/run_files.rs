@@ -67,7 +67,7 @@ fn other_files_are_not_replaced_and_the_program_does_not_run() {
             let ran = run(folder.path(), &["run", option, name, "--", "./program"]).exits(2);
             let kind = option.trim_start_matches("--");
             let why = format!("is no {kind} of `gridguard run`, and is not replaced");
-            assert!(ran.err.contains(&why), "{name}: {}", ran.err);
+            ran.notes(&why);
             let ran = run(folder.path(), &["run", option, name, "--", "echo", "ran"]).exits(2);
             assert_eq!(ran.out, "", "{name}");
         }
@@ -97,13 +97,12 @@ fn an_unwritable_file_is_an_error_before_the_program_runs() {
             let ran = run(folder.path(), &["run", option, name, "--", "echo", "ran"]);
             assert!([Some(2), Some(3)].contains(&ran.code), "{name}: {:?} {}", ran.code, ran.err);
             assert_eq!(ran.out, "", "{name}");
-            assert!(ran.err.contains(&format!("cannot write {name}")), "{name}: {}", ran.err);
-            assert!(ran.err.contains(why), "{name}: {}", ran.err);
+            ran.notes(&format!("cannot write {name}")).notes(why);
         }
     }
     let ran = run(folder.path(), "run --report protected -- echo ran").exits(3);
     assert_eq!(ran.out, "");
-    assert!(ran.err.contains("cannot write protected: it is read-only (mode 0444)"), "{}", ran.err);
+    ran.notes("cannot write protected: it is read-only (mode 0444)");
     assert_eq!(document(&path("protected"))["launches"], 1);
     let ran = run(folder.path(), "run --report x --record x -- echo ran");
     assert!(ran.exits(2).err.contains("report and record are one file"));
@@ -122,8 +121,9 @@ fn a_run_without_launches_writes_a_report_that_says_so() {
         let words = ["run", "--report", "r.json", "--record", "requests", "--", program, "-c", ":"];
         run(folder.path(), &words).exits(0);
         assert_eq!(document(&path)["launches"], 0);
-        let shown = run(folder.path(), "report r.json").exits(0);
-        assert!(shown.out.contains("no process of the run has reported a launch"), "{}", shown.out);
+        run(folder.path(), "report r.json")
+            .exits(0)
+            .prints("no process of the run has reported a launch");
         assert_eq!(fs::read(folder.path().join("requests")).unwrap(), b"");
     }
     // An empty file is what `mktemp` makes.
@@ -180,12 +180,13 @@ fn a_pipe_without_a_reader_does_not_block_the_program() {
     let folder = tempfile::tempdir().unwrap();
     mkfifo(&folder.path().join("pipe"));
     let ran = run_launches(folder.path(), &["--report", "pipe", "--record", "pipe"], &["good"]);
-    let ran = ran.exits(2);
-    assert!(ran.err.contains("report and record are one file"), "{}", ran.err);
-    let ran = run_launches(folder.path(), &["--report", "pipe"], &["good"]).exits(0);
-    assert!(ran.err.contains("pipe: nobody reads the pipe"), "{}", ran.err);
-    let ran = run_launches(folder.path(), &["--record", "pipe"], &["good", "ex"]).exits(0);
-    assert!(ran.err.contains("2 kinds of launches could not be recorded"), "{}", ran.err);
+    ran.exits(2).notes("report and record are one file");
+    run_launches(folder.path(), &["--report", "pipe"], &["good"])
+        .exits(0)
+        .notes("pipe: nobody reads the pipe");
+    run_launches(folder.path(), &["--record", "pipe"], &["good", "ex"])
+        .exits(0)
+        .notes("2 kinds of launches could not be recorded");
     assert!(fs::symlink_metadata(folder.path().join("pipe")).unwrap().file_type().is_fifo());
 }
 
@@ -259,10 +260,12 @@ fn a_report_goes_to_standard_output_and_to_devices_which_stay() {
         assert!(!ran.err.contains("cannot"), "{}", ran.err);
         run(folder.path(), &["run", option, "null", "--", "true"]).exits(0);
     }
-    let ran = run_launches(folder.path(), &["--report", "full"], &["good"]).exits(0);
-    assert!(ran.err.contains("cannot write /dev/full: No space left on device"), "{}", ran.err);
-    let ran = run_launches(folder.path(), &["--record", "full"], &["good"]).exits(0);
-    assert!(ran.err.contains("1 kind of launches could not be recorded"), "{}", ran.err);
+    run_launches(folder.path(), &["--report", "full"], &["good"])
+        .exits(0)
+        .notes("cannot write /dev/full: No space left on device");
+    run_launches(folder.path(), &["--record", "full"], &["good"])
+        .exits(0)
+        .notes("1 kind of launches could not be recorded");
     for device in ["null", "full"] {
         assert!(fs::metadata(path(device)).unwrap().file_type().is_char_device());
     }
@@ -280,8 +283,7 @@ fn a_report_is_readable_however_the_program_ends() {
     let killed = with_report("killed.json", "$LAUNCHES dlsym good good; kill -9 $$", 137);
     assert_eq!(killed["launches"], 2);
     assert_eq!(with_report("early.json", "kill -9 $$", 137)["pending"], true);
-    let ran = run(folder.path(), "report early.json").exits(0);
-    assert!(ran.out.contains("or it ended before it could report"), "{}", ran.out);
+    run(folder.path(), "report early.json").exits(0).prints("or it ended before it could report");
     let closed = "cd /; exec env -u HOME $LAUNCHES dlsym good 0<&- >&- 2>&-";
     assert_eq!(with_report("closed.json", closed, 0)["launches"], 1);
     let many = "for i in $(seq 50); do $LAUNCHES dlsym good & done; wait";
@@ -298,15 +300,15 @@ fn a_huge_file_is_no_report() {
     let path = folder.path().join("huge");
     File::create(&path).and_then(|file| file.set_len(1 << 40)).unwrap();
     let why = "more than 64.00 MiB, the most that a report has";
-    let ran = run(folder.path(), "report huge").exits(2);
-    assert!(ran.err.contains(&format!("huge: {why}")), "{}", ran.err);
-    let ran = run(folder.path(), "run --report huge -- true").exits(2);
-    assert!(ran.err.contains("is no report of `gridguard run`"), "{}", ran.err);
-    let ran = script(folder.path(), "$GRIDGUARD report <(yes) 2>&1").exits(2);
-    assert!(ran.out.contains(why), "{}", ran.out);
+    run(folder.path(), "report huge").exits(2).notes(&format!("huge: {why}"));
+    run(folder.path(), "run --report huge -- true")
+        .exits(2)
+        .notes("is no report of `gridguard run`");
+    script(folder.path(), "$GRIDGUARD report <(yes) 2>&1").exits(2).prints(why);
     assert_eq!(fs::metadata(&path).unwrap().len(), 1 << 40);
     // A report in a pipe is read.
     run_launches(folder.path(), &["--report", "r.json"], &["good"]).exits(0);
-    let ran = script(folder.path(), "$GRIDGUARD report <(cat r.json)").exits(0);
-    assert!(ran.out.contains("1 launch of 1 kernel accepted"), "{}", ran.out);
+    script(folder.path(), "$GRIDGUARD report <(cat r.json)")
+        .exits(0)
+        .prints("1 launch of 1 kernel accepted");
 }

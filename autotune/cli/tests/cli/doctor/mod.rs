@@ -4,7 +4,6 @@ mod hostile;
 mod libraries;
 pub(crate) mod machine;
 mod torch;
-mod visible_devices;
 
 use serde_json::json;
 
@@ -114,7 +113,7 @@ fn a_compiler_older_than_the_device_is_reported() {
         "bad      device 0: smoke test failed: smoke_test.cu did not compile for sm_90",
     );
     assert!(refused.contains("NVRTC_ERROR_INVALID_OPTION (5)"), "{refused}");
-    assert!(ran.out.contains("-> NVRTC is older than the device "), "{}", ran.out);
+    ran.prints("-> NVRTC is older than the device ");
 }
 
 #[test]
@@ -129,4 +128,35 @@ fn a_missing_profile_is_bad_if_it_was_named() {
 fn usage_is_exit_2() {
     Machine::bare().doctor("--format ron").exits(2);
     Machine::bare().doctor("--patience soon").exits(2);
+}
+
+#[test]
+fn what_hides_devices_is_named() {
+    for (gpus, variable, value, what) in [
+        (
+            2,
+            "CUDA_VISIBLE_DEVICES",
+            "0,0",
+            "CUDA_VISIBLE_DEVICES=\"0,0\": 0 is listed twice, which hides all devices",
+        ),
+        (
+            1,
+            "CUDA_VISIBLE_DEVICES",
+            "MIG-4711",
+            "0 of 1 GPU (nvidia-smi) visible, CUDA_VISIBLE_DEVICES=MIG-4711",
+        ),
+        (0, "NVIDIA_VISIBLE_DEVICES", "void", "0 devices visible, NVIDIA_VISIBLE_DEVICES=void"),
+        (
+            1,
+            "CUDA_DEVICE_ORDER",
+            "PCI",
+            "CUDA_DEVICE_ORDER=\"PCI\" is not a valid value: cuInit fails",
+        ),
+    ] {
+        let ran = Machine::healthy().gpus(gpus).set(variable, value).doctor("").exits(1);
+        assert_eq!(line(&ran.out, "bad      devices: "), format!("bad      devices: {what}"));
+        // The driver reports its version even if no device is visible.
+        let version = line(&ran.out, "good     driver").contains("supports CUDA ");
+        assert!(version || variable == "CUDA_DEVICE_ORDER", "{}", ran.out);
+    }
 }

@@ -29,7 +29,7 @@ fn a_choice_that_was_just_tuned_passes() {
         "{}",
         ran.out
     );
-    assert!(ran.out.contains("1 entry verified, regret "), "{}", ran.out);
+    ran.prints("1 entry verified, regret ");
     let json = profile(&folder, &format!("{verify} --format json")).exits(0).json();
     assert_eq!(
         (&json["failed"], &json["left"], &json["interrupted"]),
@@ -50,7 +50,7 @@ fn a_changed_time_is_reported_as_drift() {
     let ran = profile(&folder, &verify).exits(0);
     let told = "drift: rms_norm f32, hot-eager, throughput, 1000x8: the same choice took 3600.0 s on \
                 2026-11-20T12:00:00Z and takes ";
-    assert!(ran.out.contains(told), "{}", ran.out);
+    ran.prints(told);
     assert!(
         ran.out.contains(", 0.000 times as long\n") && !ran.out.contains("lost: "),
         "{}",
@@ -81,11 +81,7 @@ fn slow_and_illegal_choices_are_reported() {
     assert!(json.err.contains(
         "skipped: rms_norm f32, hot-eager, throughput, 3000x8: the kernel's source has changed"
     ));
-    assert!(
-        json.err.contains("rms_norm f32 2000x8: the stored choice is no longer valid: "),
-        "{}",
-        json.err
-    );
+    json.notes("rms_norm f32 2000x8: the stored choice is no longer valid: ");
     let json = json.json();
     assert_eq!((&json["above_tolerance"], &json["failed"]), (&1.into(), &1.into()));
     assert!(json["worst_regret"].as_f64() > Some(0.05), "{json}");
@@ -109,7 +105,7 @@ fn a_choice_that_exceeds_its_latency_limit_fails() {
     long.key.objective = Objective::Latency { max_launch_us };
     put(&folder, "p.ron", [long]);
     let ran = profile(&folder, "verify p.ron").exits(1);
-    assert!(ran.err.contains(", the limit is "), "{}", ran.err);
+    ran.notes(", the limit is ");
     assert!(ran.out.ends_with("1 entry verified, 0 above 5.0 %, 1 failed\n"), "{}", ran.out);
 }
 
@@ -118,13 +114,16 @@ fn a_profile_of_another_device_is_not_measured() {
     let folder = folder();
     let cuda = DeviceIdentity { backend: Backend::Cuda, processor: None, ..host() };
     put_text(&folder, "cuda.ron", &document(cuda, [norm(300, LATE)]).to_ron());
-    let ran = profile(&folder, "verify cuda.ron --device host").exits(2);
-    assert!(ran.err.contains("cuda.ron: the backend is cuda in the profile"), "{}", ran.err);
+    profile(&folder, "verify cuda.ron --device host")
+        .exits(2)
+        .notes("cuda.ron: the backend is cuda in the profile");
     put(&folder, "host.ron", [norm(300, LATE)]);
-    let ran = profile(&folder, "verify host.ron --gpu a100-80gb").exits(2);
-    assert!(ran.err.contains("host.ron: the device name is"), "{}", ran.err);
-    let ran = profile(&folder, "verify host.ron --kernel softmax").exits(3);
-    assert!(ran.err.contains("host.ron: no entry can be measured"), "{}", ran.err);
+    profile(&folder, "verify host.ron --gpu a100-80gb")
+        .exits(2)
+        .notes("host.ron: the device name is");
+    profile(&folder, "verify host.ron --kernel softmax")
+        .exits(3)
+        .notes("host.ron: no entry can be measured");
 }
 
 #[test]
