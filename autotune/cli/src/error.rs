@@ -18,7 +18,7 @@ use gridguard_fleet::FleetError;
 use gridguard_kernels::KernelError;
 use gridguard_problems::ErrorKind as ProblemKind;
 
-use crate::words::{gpu_words, nearest};
+use crate::words::{gpu_words, similar};
 
 /// What the exit code tells the caller. The greatest of several results decides.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -131,9 +131,9 @@ impl CommandError {
     /// The error about a GPU that is not in the catalogue, with the nearest one.
     fn unknown_gpu(name: &str) -> Self {
         let words = gpu_words();
-        let words: Vec<&str> = words.iter().map(String::as_str).collect();
-        let nearest = nearest(name, &words);
-        let question = nearest.map_or_else(String::new, |one| format!("; did you mean {one}?"));
+        let nearest = similar(name, words.iter().map(String::as_str), 1);
+        let question =
+            nearest.first().map_or_else(String::new, |one| format!("; did you mean {one}?"));
         Self::invalid(format_args!(
             "no GPU {name:?} in the catalogue{question}\n  it has {}\n  `gridguard limits` lists their names",
             words.join(", ")

@@ -2,7 +2,7 @@
 
 use std::cell::Cell;
 use std::fs::{self, File};
-use std::io::{self, ErrorKind, Read, Seek, SeekFrom};
+use std::io::{self, BufRead, BufReader, ErrorKind, Read, Seek, SeekFrom};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::thread;
@@ -18,10 +18,8 @@ use crate::output::note;
 
 /// Time between two looks at the file. A failure is explained after a pause of this length.
 const PAUSE: Duration = Duration::from_millis(200);
-/// Bytes that are read at once.
-const CHUNK_BYTES: usize = 1 << 16;
 /// The longest unfinished line that is kept.
-const LINE_BYTES: usize = 1 << 20;
+const LINE_BYTES: u64 = 1 << 20;
 /// A failure is explained after this number of lines, even without a pause. Tracebacks below a message are shorter.
 const SETTLED_LINES: u64 = 64;
 
@@ -37,21 +35,20 @@ pub(crate) fn follow(
     // A pipe without a writer is no reason to wait for one.
     let nonblocking = i32::try_from(OFlags::NONBLOCK.bits()).unwrap_or_default();
     let input = open_with(file, File::options().read(true).custom_flags(nonblocking))?;
-    let mut source = Source { path: file.to_owned(), file: input, place: 0 };
+    let mut source = Source { path: file.to_owned(), input: BufReader::new(input), place: 0 };
     let mut log = Log::default();
     let exit = Cell::new(Exit::No);
     let mut explain = |scanner: &LogScanner, known, lines| {
         exit.set(Exit::Yes);
         explain(scanner, known, lines)
     };
-    let mut chunk = vec![0; CHUNK_BYTES];
     let mut was_idle = false;
     loop {
-        let next = match source.file.read(&mut chunk) {
+        let next = match (&mut source.input).take(LINE_BYTES).read_until(b'\n', &mut log.open) {
             Ok(0) => source.renew().map_err(failed())?,
             Ok(read) => {
                 source.place = source.place.saturating_add(u64::try_from(read).unwrap_or(u64::MAX));
-                log.scan(chunk.get(..read).unwrap_or_default()).map_err(failed())?;
+                log.scan(false).map_err(failed())?;
                 if log.is_settled() {
                     log.report(&mut explain)?;
                 }
@@ -70,7 +67,7 @@ pub(crate) fn follow(
             thread::sleep(PAUSE);
             continue;
         }
-        log.end().map_err(failed())?;
+        log.scan(true).map_err(failed())?;
         log.report(&mut explain)?;
         if next == Next::End {
             return Ok(exit.get());
@@ -92,19 +89,19 @@ enum Next {
 /// The file, and the number of bytes that were read.
 struct Source {
     path: PathBuf,
-    file: File,
+    input: BufReader<File>,
     place: u64,
 }
 
 impl Source {
     fn renew(&mut self) -> io::Result<Next> {
-        let own = self.file.metadata()?;
+        let own = self.input.get_ref().metadata()?;
         if !own.is_file() {
             // A FIFO may get another writer, an unnamed pipe as `/dev/stdin` does not.
             return Ok(if self.path.canonicalize().is_ok() { Next::Wait } else { Next::End });
         }
         if own.len() < self.place {
-            self.place = self.file.seek(SeekFrom::Start(0))?;
+            self.place = self.input.seek(SeekFrom::Start(0))?;
             return Ok(Next::Anew);
         }
         let now = fs::metadata(&self.path).ok().filter(fs::Metadata::is_file);
@@ -113,7 +110,7 @@ impl Source {
         let Some(file) = is_other.then(|| File::open(&self.path).ok()).flatten() else {
             return Ok(Next::Wait);
         };
-        (self.file, self.place) = (file, 0);
+        (self.input, self.place) = (BufReader::new(file), 0);
         Ok(Next::Anew)
     }
 }
@@ -132,27 +129,14 @@ struct Log {
 }
 
 impl Log {
-    /// Scans the lines that have ended, and a line that is too long to keep.
-    fn scan(&mut self, bytes: &[u8]) -> io::Result<()> {
-        let ended = bytes.iter().rposition(|byte| *byte == b'\n');
-        let ended = ended.map(|end| self.open.len().saturating_add(end).saturating_add(1));
-        self.open.extend_from_slice(bytes);
-        let is_long = self.open.len() > LINE_BYTES;
-        match ended.or(is_long.then_some(self.open.len())) {
-            Some(end) => self.scan_to(end),
-            None => Ok(()),
+    /// Scans the open line if it has ended, if it is too long to keep, or if nothing follows it.
+    fn scan(&mut self, is_last: bool) -> io::Result<()> {
+        let is_long = u64::try_from(self.open.len()).is_ok_and(|length| length >= LINE_BYTES);
+        if !is_last && !is_long && !self.open.ends_with(b"\n") {
+            return Ok(());
         }
-    }
-
-    /// Scans a line that nothing follows.
-    fn end(&mut self) -> io::Result<()> {
-        self.scan_to(self.open.len())
-    }
-
-    fn scan_to(&mut self, end: usize) -> io::Result<()> {
-        let rest = self.open.split_off(end);
         self.scanner.read(self.open.as_slice())?;
-        self.open = rest;
+        self.open.clear();
         if self.scanner.count() > self.explained {
             self.found_at.get_or_insert(self.scanner.lines());
         }

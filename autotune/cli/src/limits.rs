@@ -7,7 +7,6 @@ use std::sync::Arc;
 use clap::Args;
 use gridguard::catalog::{self, CatalogError, Fact, Gpu, Source};
 use gridguard::{DeviceLimits, Dim3, cuda};
-use serde::Serialize;
 use serde_json::{Value, json};
 
 use crate::error::{CommandError, Exit};
@@ -53,14 +52,6 @@ pub(crate) struct Limits {
     compare: Vec<String>,
     #[command(flatten)]
     output: OutputArgs,
-}
-
-#[derive(Serialize)]
-struct LimitsWithSources<'a> {
-    #[serde(flatten)]
-    limits: &'a DeviceLimits,
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    sources: Vec<Value>,
 }
 
 impl Limits {
@@ -125,13 +116,17 @@ impl Column {
     }
 
     /// The limits, and the sources of a GPU of the catalogue.
-    fn document(&self) -> LimitsWithSources<'_> {
+    fn document(&self) -> Value {
         let source = |fact: &Fact| {
             let Source { title, url } = &**fact.source.as_ref()?;
             Some(json!({ "name": fact.name, "value": fact.value, "title": title, "url": url }))
         };
-        let sources = self.facts.iter().filter_map(source).collect();
-        LimitsWithSources { limits: &self.limits, sources }
+        let sources: Vec<Value> = self.facts.iter().filter_map(source).collect();
+        let mut document = json!(*self.limits);
+        if !sources.is_empty() {
+            document["sources"] = sources.into();
+        }
+        document
     }
 
     /// The value of a row with the number of its source. Adds the source to `sources`.

@@ -102,27 +102,14 @@ fn show(f: &mut fmt::Formatter<'_>, report: &WatchReport, most: usize) -> fmt::R
 }
 
 fn show_refusal(f: &mut fmt::Formatter<'_>, refusal: &RefusedLaunch) -> fmt::Result {
-    let RefusedLaunch {
-        kernel,
-        error,
-        request,
-        violations,
-        driver_log,
-        not_fixed,
-        python,
-        stack,
-        ..
-    } = refusal;
+    let RefusedLaunch { kernel, request, violations, python, stack, .. } = refusal;
     writeln!(f, "\nrefused  {}", printable(kernel))?;
-    writeln!(f, "         {}", printable(error))?;
-    writeln!(f, "         grid {}, block {}", request.grid, request.block)?;
-    violations.iter().try_for_each(|rule| writeln!(f, "         {}", printable(rule)))?;
-    if let Some(log) = driver_log {
-        writeln!(f, "         driver: {}", printable(log))?;
-    }
-    if let Some(why) = not_fixed {
-        writeln!(f, "         not fixed: {}", printable(why))?;
-    }
+    let mut lines = vec![refusal.error.clone()];
+    lines.push(format!("grid {}, block {}", request.grid, request.block));
+    lines.extend_from_slice(violations);
+    lines.extend(refusal.driver_log.as_ref().map(|log| format!("driver: {log}")));
+    lines.extend(refusal.not_fixed.as_ref().map(|why| format!("not fixed: {why}")));
+    lines.iter().try_for_each(|line| writeln!(f, "         {}", printable(line)))?;
     show_stacks(f, python, stack)
 }
 

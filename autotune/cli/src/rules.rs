@@ -8,7 +8,7 @@ use serde::Serialize;
 
 use crate::error::{CommandError, Exit};
 use crate::output::OutputArgs;
-use crate::words::nearest;
+use crate::words::similar;
 
 /// A section for each rule, under the rule's id.
 const PAGES: &str = include_str!("rules.txt");
@@ -30,10 +30,8 @@ pub(crate) fn explain(text: &str, output: OutputArgs) -> Option<Result<Exit, Com
     if let Some(page) = Page::of(id) {
         return Some(output.print(&page, &page).map(|()| Exit::Yes));
     }
-    let ids: Vec<&str> = Rule::ALL.iter().map(|rule| rule.id()).collect();
-    let nearest = nearest(id, &ids)?;
-    let message = format!("no rule {id:?}; did you mean {nearest}?");
-    Some(Err(CommandError::invalid(message)))
+    let nearest = similar(id, Rule::ALL.iter().map(|rule| rule.id()), 1).pop()?;
+    Some(Err(CommandError::invalid(format_args!("no rule {id:?}; did you mean {nearest}?"))))
 }
 
 impl Page {
@@ -67,25 +65,16 @@ impl fmt::Display for Page {
 
 /// `text` with the words of its links alone, because their targets are files.
 fn without_links(text: &str) -> String {
-    let mut plain = String::new();
-    let mut rest = text;
-    while let Some((before, link)) = rest.split_once('[') {
-        let words = link
-            .split_once("](")
-            .and_then(|(words, after)| Some((words, after.split_once(')')?.1)));
-        plain += before;
-        match words {
-            Some((words, after)) => {
-                plain += words;
-                rest = after;
-            }
-            None => {
-                plain.push('[');
-                rest = link;
-            }
+    let mut parts = text.split('[');
+    let mut plain = parts.next().unwrap_or_default().to_owned();
+    for part in parts {
+        let link = part.split_once("](");
+        match link.and_then(|(words, after)| Some((words, after.split_once(')')?.1))) {
+            Some((words, after)) => plain.extend([words, after]),
+            None => plain.extend(["[", part]),
         }
     }
-    plain + rest
+    plain
 }
 
 #[cfg(test)]

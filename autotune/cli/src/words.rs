@@ -1,4 +1,4 @@
-//! The words for a GPU: those that completions suggest, and the one nearest to a misspelt name.
+//! The words for a GPU: those that completions suggest, and the words most similar to a misspelt one.
 
 use std::collections::BTreeSet;
 use std::ffi::OsStr;
@@ -36,12 +36,25 @@ pub(crate) fn gpu_words() -> Vec<String> {
     names.chain(capabilities).chain(["any".to_owned()]).collect()
 }
 
-/// The word of `words` that is nearest to `given`, which may be misspelt.
-pub(crate) fn nearest<'a>(given: &str, words: &[&'a str]) -> Option<&'a str> {
+/// The words most similar to `given`, which may be misspelt or a part of a word: at most `most`, the best first.
+pub(crate) fn similar<'a>(
+    given: &str,
+    words: impl IntoIterator<Item = &'a str>,
+    most: usize,
+) -> Vec<&'a str> {
     const LEAST_SIMILAR: f64 = 0.8;
-    const LONGEST: usize = 60;
-    let given = Some(given.to_lowercase()).filter(|given| given.len() <= LONGEST)?;
-    let rated = words.iter().map(|word| (strsim::jaro_winkler(&given, word), *word));
-    let (rating, word) = rated.max_by(|(one, _), (other, _)| one.total_cmp(other))?;
-    (rating >= LEAST_SIMILAR).then_some(word)
+    // Comparing takes time that grows with the product of the lengths.
+    const LONGEST: usize = 200;
+    let is_short = |text: &str| (1..=LONGEST).contains(&text.len());
+    let given = given.to_lowercase();
+    let rating = |word: &str| match word.to_lowercase() {
+        word if word.contains(&given) => 1.0,
+        word => strsim::jaro_winkler(&given, &word),
+    };
+    let words = words.into_iter().filter(|word| is_short(&given) && is_short(word));
+    let mut rated: Vec<_> = words.map(|word| (rating(word), word)).collect();
+    rated.retain(|(rating, _)| *rating >= LEAST_SIMILAR);
+    rated.sort_by(|(one, _), (other, _)| other.total_cmp(one));
+    rated.dedup_by_key(|(_, word)| *word);
+    rated.into_iter().map(|(_, word)| word).take(most).collect()
 }

@@ -15,6 +15,7 @@ use serde::Serialize;
 use crate::error::CommandError;
 use crate::files::read_start;
 use crate::output::Table;
+use crate::words::similar;
 
 #[derive(Args)]
 pub(super) struct ImageArgs {
@@ -185,7 +186,9 @@ impl<'a> KernelFile<'a> {
             return Ok(found);
         }
         let path = self.path.display();
-        let (heading, names) = match similar(name, &kernels) {
+        let compared = kernels.iter().take(MOST_COMPARED);
+        let names = compared.flat_map(|kernel| [&*kernel.attributes.name, kernel.name()]);
+        let (heading, names) = match similar(name, names, SHOWN_SIMILAR) {
             similar if similar.is_empty() => {
                 ("it contains", kernels.iter().map(ImageKernel::name).collect())
             }
@@ -333,30 +336,6 @@ fn demangled(mangled: &str, options: DemangleOptions) -> Option<String> {
     Some(name.0)
 }
 
-/// The names most similar to `name`, the best first.
-fn similar<'a>(name: &str, kernels: &'a [ImageKernel]) -> Vec<&'a str> {
-    // Comparing takes time that grows with the product of the lengths.
-    let short = |name: &&str| name.len() <= LONGEST_COMPARED;
-    let names = kernels
-        .iter()
-        .take(MOST_COMPARED)
-        .flat_map(|kernel| [kernel.attributes.name.as_str(), kernel.name()]);
-    let lower = name.to_lowercase();
-    let mut rated: Vec<_> = names
-        .filter(short)
-        .filter(|_| short(&name))
-        .map(|other| {
-            let contains = other.to_lowercase().contains(&lower);
-            (if contains { 1.0 } else { strsim::jaro_winkler(other, name) }, other)
-        })
-        .filter(|(rating, _)| *rating > LEAST_SIMILAR)
-        .collect();
-    rated.sort_by(|(one, _), (other, _)| other.total_cmp(one));
-    rated.dedup_by_key(|(_, name)| *name);
-    rated.truncate(SHOWN_SIMILAR);
-    rated.into_iter().map(|(_, name)| name).collect()
-}
-
 fn lines<'a>(names: impl ExactSizeIterator<Item = &'a str>) -> String {
     let more = names.len().saturating_sub(SHOWN_NAMES);
     let mut lines: String = names.take(SHOWN_NAMES).map(|name| format!("\n  {name}")).collect();
@@ -370,10 +349,7 @@ fn lines<'a>(names: impl ExactSizeIterator<Item = &'a str>) -> String {
 const MOST_BYTES: u64 = 4 << 30;
 /// Bytes of the longest mangled and demangled name.
 const LONGEST_NAME: usize = 4096;
-/// Limits of the comparison with a misspelt name, which takes the product of the lengths.
+/// The most kernels that are compared with a misspelt name.
 const MOST_COMPARED: usize = 20_000;
-const LONGEST_COMPARED: usize = 200;
-/// The least similarity of a suggestion, from 0 to 1.
-const LEAST_SIMILAR: f64 = 0.8;
 const SHOWN_SIMILAR: usize = 5;
 const SHOWN_NAMES: usize = 20;

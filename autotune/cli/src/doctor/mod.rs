@@ -9,7 +9,7 @@ mod examine;
 mod finding;
 mod libraries;
 mod profiles;
-mod smi;
+pub(crate) mod smi;
 mod smoke_test;
 mod torch;
 mod visible_devices;

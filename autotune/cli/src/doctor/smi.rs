@@ -4,11 +4,11 @@ use std::io;
 use std::process::Command;
 use std::time::Duration;
 
-use super::child::{self, ChildError};
+use super::child::{self, ChildError, ChildOutput};
 use super::finding::{Finding, Subject, remedy_of_message, shorten};
 
 /// `nvidia-smi` takes less than a second on a healthy machine.
-const LIMIT: Duration = Duration::from_secs(5);
+pub(crate) const LIMIT: Duration = Duration::from_secs(5);
 /// Queried fields. Old versions lack the later ones.
 const FIELDS: &str = "index,uuid,name,driver_version";
 const LATER_FIELDS: &str = "mig.mode.current,ecc.errors.uncorrected.volatile.total";
@@ -44,10 +44,15 @@ pub(super) fn query(limit: Duration) -> Smi {
     }
 }
 
-fn query_fields(fields: &str, limit: Duration) -> Smi {
+/// Runs `nvidia-smi`.
+pub(crate) fn ask(args: &[&str], limit: Duration) -> ChildOutput {
     let mut command = Command::new("nvidia-smi");
-    command.arg(format!("--query-gpu={fields}")).arg("--format=csv,noheader");
-    let output = child::run(command, limit, |_| false);
+    command.args(args);
+    child::run(command, limit, |_| false)
+}
+
+fn query_fields(fields: &str, limit: Duration) -> Smi {
+    let output = ask(&[&format!("--query-gpu={fields}"), "--format=csv,noheader"], limit);
     match output.end {
         Ok(()) => parse(&output.out),
         Err(ChildError::NotStarted(error)) if error.kind() == io::ErrorKind::NotFound => {

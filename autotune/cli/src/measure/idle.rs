@@ -1,6 +1,5 @@
 //! Waits until no other process uses a device.
 
-use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -8,7 +7,7 @@ use std::time::{Duration, Instant};
 use gridguard_autotune::{FailureKind, MeasureFailure, Measured};
 
 use super::target::Target;
-use crate::doctor::child;
+use crate::doctor::smi;
 use crate::error::CommandError;
 
 /// A device that other processes may use first.
@@ -58,10 +57,9 @@ impl<'a> SharedDevice<'a> {
 
     /// Whether a kernel ran in the last sample period of the driver, which is a sixth of a second to a second.
     fn is_used(&self) -> Result<bool, String> {
-        let mut command = Command::new("nvidia-smi");
-        command.args(["--id", &self.uuid, "--query-gpu=utilization.gpu"]);
-        command.arg("--format=csv,noheader,nounits");
-        let output = child::run(command, LIMIT, |_| false);
+        let query = "--query-gpu=utilization.gpu";
+        let args = ["--id", &self.uuid, query, "--format=csv,noheader,nounits"];
+        let output = smi::ask(&args, smi::LIMIT);
         output.end.map_err(|error| format!("nvidia-smi: {error}"))?;
         let percent = output.out.trim().parse::<u32>();
         percent.map(|percent| percent > 0).map_err(|_| {
@@ -77,6 +75,4 @@ fn ended(reason: String) -> MeasureFailure {
     MeasureFailure::new(FailureKind::Ended, reason)
 }
 
-/// `nvidia-smi` takes less than a second on a healthy machine.
-const LIMIT: Duration = Duration::from_secs(5);
 const POLL: Duration = Duration::from_millis(150);

@@ -1,20 +1,21 @@
 //! `gridguard profile explain`: shows which entry a launch would use, and why.
 
+use std::cmp::Reverse;
 use std::fmt;
 use std::path::PathBuf;
 
 use clap::Args;
 use gridguard::profile::{
     Backend, DefaultReason, DeviceIdentity, Entry, Key, Layer, Layers, LoadedProfile, Match,
-    MatchKind, Named, Provenance, TunedChoice,
+    MatchKind, Named, Profile, Provenance, TunedChoice,
 };
 use gridguard::{Choice, Plan, Strategy};
+use gridguard_autotune::real;
 use gridguard_problems::{ErrorKind, Problem};
 use serde::Serialize;
 
 use super::entry;
 use super::foreign::KeyArgs;
-use super::passed_over::{PassedOver, Query, total};
 use crate::error::{CommandError, Exit};
 use crate::measure::args::{self, DeviceSelection};
 use crate::measure::target::{DEFAULT_GPU, Target};
@@ -300,3 +301,112 @@ fn table(considered: &[PassedOver<'_>]) -> Table {
     }
     table
 }
+
+#[derive(Serialize)]
+struct PassedOver<'a> {
+    layer: Layer,
+    #[serde(flatten)]
+    entry: &'a Entry,
+    /// The distance of each size in octaves; infinite (`null` in JSON) if only one of the two is 0. Empty if the
+    /// sizes have other names.
+    octaves: Vec<(&'a str, f64)>,
+    reason: String,
+}
+
+struct Query<'a> {
+    key: &'a Key,
+    shape: &'a Named,
+    found: TunedChoice<'a>,
+    reason: Option<&'a str>,
+}
+
+impl<'a> Query<'a> {
+    /// The nearest other entries of the kernel: first the same key, then by distance.
+    fn passed_over(&self, profile: &'a Profile) -> Vec<PassedOver<'a>> {
+        let used = self.found.layer.zip(self.found.entry);
+        let mut entries: Vec<PassedOver<'a>> = profile
+            .entries()
+            .filter(|other| other.1.key.kernel == self.key.kernel && used != Some(*other))
+            .map(|(layer, entry)| {
+                let octaves = self.octaves(entry);
+                let reason = self.other_key(&entry.key);
+                let reason = reason.unwrap_or_else(|| self.farther(layer, &octaves));
+                PassedOver { layer, entry, octaves, reason }
+            })
+            .collect();
+        let distance = |PassedOver { octaves, .. }: &PassedOver<'_>| {
+            if octaves.is_empty() { f64::INFINITY } else { total(octaves) }
+        };
+        entries.sort_by(|one, other| distance(one).total_cmp(&distance(other)));
+        entries.sort_by_key(|one| Reverse(one.entry.key == *self.key));
+        entries.truncate(MOST_ENTRIES);
+        entries
+    }
+
+    /// The distance of each size of an entry; empty if the sizes have other names.
+    fn octaves(&self, entry: &'a Entry) -> Vec<(&'a str, f64)> {
+        let names = |shape: &'a Named| shape.iter().map(|(name, _)| name.as_str());
+        if !names(&entry.shape).eq(names(self.shape)) {
+            return Vec::new();
+        }
+        let sizes = entry.shape.iter().zip(self.shape);
+        let octaves = |one: u64, other: u64| match one == other {
+            true => 0.0,
+            false => (real(one) / real(other)).log2().abs(),
+        };
+        sizes.map(|((name, one), (_, other))| (name.as_str(), octaves(*one, *other))).collect()
+    }
+
+    fn other_key(&self, key: &Key) -> Option<String> {
+        let Key { kernel: _, source, variant, dtypes, policy, objective } = key;
+        let wanted = self.key;
+        match () {
+            () if *dtypes != wanted.dtypes => Some(format!("it is for {dtypes}")),
+            () if *variant != wanted.variant => Some(match (&**variant, &*wanted.variant) {
+                ("", wanted) => format!("it is for no variant, this launch runs {wanted}"),
+                (variant, "") => format!("it is for variant {variant}, this launch has none"),
+                (variant, wanted) => {
+                    format!("it is for variant {variant}, this launch runs {wanted}")
+                }
+            }),
+            () if *source != wanted.source => Some("the kernel's source has changed".into()),
+            () if *policy != wanted.policy => Some(format!("it was measured {policy}")),
+            () if *objective != wanted.objective => Some(format!("it was tuned for {objective}")),
+            () => None,
+        }
+    }
+
+    /// Why an entry with the same key is not used.
+    fn farther(&self, layer: Layer, octaves: &[(&str, f64)]) -> String {
+        if octaves.is_empty() {
+            return "its sizes have other names".into();
+        }
+        if let Some(reason) = self.reason {
+            return reason.to_owned();
+        }
+        if let Some((name, octaves)) = octaves.iter().find(|(_, octaves)| *octaves > 1.0) {
+            if octaves.is_infinite() {
+                return format!("{name} is 0 in only one of the two shapes");
+            }
+            return format!("{name} is {octaves:.3} octaves away, more than one");
+        }
+        let distance = total(octaves);
+        let used = self.found.entry.map_or(0.0, |entry| total(&self.octaves(entry)));
+        match self.found.matched.kind() {
+            _ if self.found.layer < Some(layer) && distance <= used => {
+                "a layer of higher precedence has a match".into()
+            }
+            MatchKind::Exact => "another entry matches exactly".into(),
+            MatchKind::Bucket if distance < used => {
+                "nearer, but the match has the same powers of two".into()
+            }
+            _ => format!("farther than the match: {distance:.3} octaves"),
+        }
+    }
+}
+
+fn total(octaves: &[(&str, f64)]) -> f64 {
+    octaves.iter().map(|(_, octaves)| octaves).sum()
+}
+
+const MOST_ENTRIES: usize = 5;

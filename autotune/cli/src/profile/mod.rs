@@ -2,14 +2,12 @@
 
 mod diff;
 mod digest;
-mod drift;
 mod entry;
 mod explain;
 #[cfg(feature = "fleet")]
 mod fleet;
 mod foreign;
 mod merge;
-mod passed_over;
 mod prune;
 mod show;
 mod verify;

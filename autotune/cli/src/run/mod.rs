@@ -86,6 +86,17 @@ enum Format {
     Github,
 }
 
+impl Format {
+    /// The name for the library; `None` for its default.
+    const fn name(self) -> Option<&'static str> {
+        match self {
+            Self::Text => None,
+            Self::Json => Some("json"),
+            Self::Github => Some("github"),
+        }
+    }
+}
+
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum OnRefused {
     /// The PTX that the program loads is rewritten, and launches with too large a grid are made in parts
@@ -111,25 +122,6 @@ impl Run {
         command.arg0(program).args(arguments).env(PRELOAD, preloads(&library));
         let wants = |policy| self.on_refused.contains(&policy);
         let wants_fix = self.fix || wants(OnRefused::Fix);
-        let flags = [
-            ("ABORT", self.abort || wants(OnRefused::Abort)),
-            ("FIX", wants_fix),
-            ("INDEX", self.index),
-            ("RAISE", wants(OnRefused::Raise)),
-            ("SYNC", self.sync),
-            ("QUIET", self.quiet),
-        ];
-        for (name, wanted) in flags {
-            set(&mut command, name, wanted.then(|| OsStr::new("1")));
-        }
-        let format = match self.format {
-            Format::Text => None,
-            Format::Json => Some("json"),
-            Format::Github => Some("github"),
-        };
-        set(&mut command, "FORMAT", format.map(OsStr::new));
-        let batch = self.batch.map(|batch| batch.to_string());
-        set(&mut command, "BATCH", batch.as_deref().map(OsStr::new));
         let report = self.report.as_deref().map(|path| Output::new(Kind::Report, path));
         let record = self.record.as_deref().map(|path| Output::new(Kind::Record, path));
         let (report, record) = (report.transpose()?, record.transpose()?);
@@ -138,14 +130,32 @@ impl Run {
         {
             return Err(CommandError::invalid("report and record are one file"));
         }
-        // Without the folder, kernels of `ptxas` stay refused, with a reason.
-        let ptx = wants_fix.then(session::new_folder).and_then(Result::ok);
-        set(&mut command, "PTX", ptx.as_ref().map(|folder| folder.as_os_str()));
-        for (name, output) in [("REPORT", &report), ("RECORD", &record)] {
-            set(&mut command, name, output.as_ref().map(|output| output.path().as_os_str()));
-        }
         let process = std::process::id();
-        set(&mut command, "PROCESS", Some(process.to_string().as_ref()));
+        let flag = |is_set: bool| is_set.then(|| OsString::from("1"));
+        let path_of = |output: &Option<Output>| Some(output.as_ref()?.path().into());
+        let ptx = wants_fix.then(session::new_folder).and_then(Result::ok);
+        let variables = [
+            ("ABORT", flag(self.abort || wants(OnRefused::Abort))),
+            ("FIX", flag(wants_fix)),
+            ("INDEX", flag(self.index)),
+            ("RAISE", flag(wants(OnRefused::Raise))),
+            ("SYNC", flag(self.sync)),
+            ("QUIET", flag(self.quiet)),
+            ("FORMAT", self.format.name().map(Into::into)),
+            ("BATCH", self.batch.map(|batch| batch.to_string().into())),
+            ("REPORT", path_of(&report)),
+            ("RECORD", path_of(&record)),
+            // Without the folder, kernels of `ptxas` stay refused, with a reason.
+            ("PTX", ptx.map(Into::into)),
+            ("PROCESS", Some(process.to_string().into())),
+        ];
+        for (name, value) in variables {
+            let name = format!("GRIDGUARD_RUN_{name}");
+            match value {
+                Some(value) => command.env(name, value),
+                None => command.env_remove(name),
+            };
+        }
         // The program may end without a report.
         let pending = WatchReport::pending(path.display().to_string(), process);
         let pending = json(&pending)? + "\n";
@@ -154,14 +164,6 @@ impl Run {
         let error = command.exec();
         Err(CommandError::io(format!("cannot run {}", path.display()))(error))
     }
-}
-
-fn set(command: &mut Command, name: &str, value: Option<&OsStr>) {
-    let name = format!("GRIDGUARD_RUN_{name}");
-    match value {
-        Some(value) => command.env(name, value),
-        None => command.env_remove(name),
-    };
 }
 
 /// Finds the file of the program like a shell.
