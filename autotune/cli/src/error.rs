@@ -100,7 +100,7 @@ impl<E: Error + 'static> From<E> for CommandError {
 /// Whether an error of a library means that the command line is invalid.
 fn is_invalid(error: &dyn Any) -> bool {
     #[cfg(feature = "fleet")]
-    if let Some(error) = error.downcast_ref() {
+    if let Some(error) = error.downcast_ref::<FleetError>() {
         use FleetError::{Address, Key, Profile};
         return matches!(error, Address { .. } | Key { .. } | Profile { .. });
     }

@@ -27,16 +27,15 @@ use crate::rules;
 
 #[derive(Args)]
 pub(crate) struct Explain {
-    /// Log file, message, name, error code or id of a rule; `-` or nothing reads a log from standard input. A file of
-    /// that name is read, even if it is also a message
+    /// Log file, error message, name or code, or id of a rule; `-` or nothing reads a log from standard input. If a file
+    /// has this name, it is read
     #[arg(value_name = "TEXT", allow_negative_numbers = true)]
     text: Vec<String>,
     /// Watch a growing log in UTF-8, also if it is replaced, and explain each new failure, until Ctrl-C; with --format
     /// json, a line for each
     #[arg(long, value_name = "FILE", conflicts_with = "text")]
     follow: Option<PathBuf>,
-    /// PTX of the kernels in the log: if a 32-bit index wraps in the launch, an illegal access or wrong values name it as
-    /// a cause
+    /// PTX of the kernels in the log, to find 32-bit indices that wrap: a cause of illegal accesses and wrong values
     #[arg(long, value_name = "FILE")]
     ptx: Option<PathBuf>,
     /// Value of a kernel's parameter by its name or number, for --ptx; NAME+8 is the value 8 bytes into it

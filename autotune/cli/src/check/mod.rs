@@ -46,8 +46,7 @@ pub(crate) struct Check {
     /// Dynamic shared memory per block, for example 65536 or 64KiB
     #[arg(long, value_name = "BYTES", default_value = "0", value_parser = bytes)]
     shared_mem: u64,
-    /// Check a kernel that does not opt in to large dynamic shared memory; by default it opts in as needed, like
-    /// kernels of the guard
+    /// The kernel does not opt in to large dynamic shared memory [default: it does as needed, like the guard's kernels]
     #[arg(long, hide_short_help = true, conflicts_with = "kernel_max_shared_mem")]
     no_opt_in: bool,
     /// Size of a cluster in blocks [default: no cluster]

@@ -27,7 +27,7 @@ pub(crate) enum Profile {
     Merge(merge::Merge),
     /// Compare two profiles
     Diff(diff::Diff),
-    /// Print the digest of a profile's choices; exit with 1 if profiles choose otherwise
+    /// Print the digest of each profile's choices; exit with 1 if they differ
     Digest(digest::Digest),
     /// Re-measure a profile, and report choices that are no longer the fastest
     Verify(verify::Verify),

@@ -39,7 +39,7 @@ pub(crate) struct Run {
     /// Wait for each launch, so that late errors name one launch
     #[arg(long)]
     sync: bool,
-    /// What follows a refused launch, after it is explained; several, separated by commas
+    /// What to do about a refused launch after explaining it; several, separated by commas
     #[arg(
         long,
         value_enum,
@@ -51,8 +51,8 @@ pub(crate) struct Run {
     /// Short for --on-refused fix
     #[arg(long)]
     fix: bool,
-    /// Find launches whose 32-bit indices wrap, by their PTX: the driver does not check it. The summary also names the
-    /// kernels that wrap next
+    /// Find launches whose 32-bit indices wrap, which the driver does not check. The summary also names the kernels that
+    /// wrap next
     #[arg(long)]
     index: bool,
     /// Short for --on-refused abort
@@ -61,7 +61,7 @@ pub(crate) struct Run {
     /// Format of the messages: text, lines of JSON as in OpenTelemetry's logs, or annotations of GitHub's workflows
     #[arg(long, value_enum, default_value_t = Format::Text)]
     format: Format,
-    /// The batch size of the program: the summary then names the batch that exceeds a limit
+    /// Batch size of the program: the summary then names the batch that exceeds a limit
     #[arg(long, value_name = "N", value_parser = from_1())]
     batch: Option<u64>,
     /// A libgridguard_preload.so to preload instead of this command's own
@@ -99,13 +99,13 @@ impl Format {
 
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum OnRefused {
-    /// The PTX that the program loads is rewritten, and launches with too large a grid are made in parts
+    /// Rewrite the PTX that the program loads, and split launches whose grid is too large
     Fix,
-    /// The program ends: stale output is worse than none
+    /// End the program: stale output is worse than none
     Abort,
-    /// The next wait of the thread returns the launch's error again, for programs that check only there
+    /// Return the launch's error again from the thread's next wait, for programs that check only there
     Raise,
-    /// The program goes on
+    /// Go on
     Report,
 }
 

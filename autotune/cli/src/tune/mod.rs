@@ -69,8 +69,8 @@ pub(crate) struct Tune {
     memory: Option<u64>,
     /// Tune only while no other process uses the device, at most 5 ms at a time; needs nvidia-smi
     ///
-    /// Stops when another process uses the device, and goes on when the device was idle for a second, or for longer if
-    /// that happens often. Problems whose launches take longer than 5 ms fail
+    /// Pauses while another process uses the device, and until the device was idle for a second, or longer if that
+    /// happens often. Problems whose launches take longer than 5 ms fail
     #[arg(long, conflicts_with = "command")]
     idle: bool,
     /// Also measure problems with an entry in the profile

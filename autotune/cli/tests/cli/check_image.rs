@@ -8,6 +8,7 @@ use serde_json::{Value, json};
 use tempfile::TempDir;
 
 use crate::command::{Ran, run_with_input};
+use crate::ptx::ROWS;
 
 /// A file of compiled kernels; `guard/tests/kernel_images/main.rs` says how they were compiled.
 fn compiled(name: &str) -> PathBuf {
@@ -308,16 +309,8 @@ fn kernels_of_a_static_library_are_checked_as_far_as_they_are_known() {
 fn rows(with_pitch: bool) -> (TempDir, PathBuf) {
     let folder = tempfile::tempdir().expect("a folder");
     let path = folder.path().join("rows.ptx");
-    let index = match with_pitch {
-        true => "ld.param.u32 %r3, [pitch];\nmul.lo.s32 %r2, %r1, %r3;",
-        false => "shl.b32 %r2, %r1, 16;",
-    };
-    let text = format!(
-        ".version 8.0\n.target sm_80\n.visible .entry rows(.param .u64 out, .param .u32 pitch) {{\n\
-         ld.param.u64 %rd1, [out];\nmov.u32 %r1, %ctaid.y;\n{index}\nmul.wide.s32 %rd2, %r2, 4;\n\
-         add.s64 %rd3, %rd1, %rd2;\nst.global.u32 [%rd3], %r1;\nret;\n}}\n"
-    );
-    fs::write(&path, text).expect("written");
+    let shift = ROWS.replace("mul.lo.s32 %r3, %r2, %r1", "shl.b32 %r3, %r2, 16");
+    fs::write(&path, if with_pitch { ROWS } else { &shift }).expect("written");
     (folder, path)
 }
 
@@ -349,7 +342,7 @@ fn an_index_that_depends_on_a_parameter_is_decided_by_its_value() {
     };
     let open = check("").exits(0);
     let told =
-        "  a 32-bit index: blockIdx.y * pitch wraps if pitch * gridDim.y - pitch > 2147483647\n";
+        "  a 32-bit index: pitch * blockIdx.y wraps if pitch * gridDim.y - pitch > 2147483647\n";
     open.prints(told);
     let never = check("--param pitch=4096").exits(0);
     assert!(!never.out.contains("32-bit"), "no device has as many blocks on y: {}", never.out);

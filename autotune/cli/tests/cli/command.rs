@@ -142,6 +142,10 @@ pub(crate) fn signal(child: Child, signal: &str) -> Ran {
     child.wait_with_output().expect("the command ends").into()
 }
 
+pub(crate) fn mkfifo(path: &Path) {
+    assert!(Command::new("mkfifo").arg(path).status().expect("mkfifo runs").success());
+}
+
 /// Waits until a condition holds, however busy the machine is.
 pub(crate) fn wait_until(condition: impl Fn() -> bool) {
     let start = Instant::now();

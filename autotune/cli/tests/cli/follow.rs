@@ -3,11 +3,11 @@
 use std::fs::{self, File, OpenOptions};
 use std::io::{BufRead, BufReader, Lines, Write};
 use std::path::{Path, PathBuf};
-use std::process::{Child, ChildStdout, Command, Stdio};
+use std::process::{Child, ChildStdout, Stdio};
 
 use serde_json::Value;
 
-use crate::command::{command, run, run_with_input, signal, start};
+use crate::command::{command, mkfifo, run, run_with_input, signal, start};
 
 /// A followed log in a folder of its own.
 struct Followed {
@@ -65,9 +65,6 @@ fn a_growing_log_is_followed_until_it_is_interrupted() {
 
 #[test]
 fn a_pipe_is_read_as_it_is_written_and_an_interrupt_does_not_wait_for_its_writer() {
-    let mkfifo = |path: &Path| {
-        assert!(Command::new("mkfifo").arg(path).status().expect("mkfifo runs").success());
-    };
     let mut log = Followed::new(mkfifo);
     let mut pipe = File::options().write(true).open(log.path()).expect("a reader");
     pipe.write_all(b"CUDA error: misaligned address\n").expect("written");
@@ -79,9 +76,6 @@ fn a_pipe_is_read_as_it_is_written_and_an_interrupt_does_not_wait_for_its_writer
 
 #[test]
 fn a_log_without_a_pause_is_explained_too() {
-    let mkfifo = |path: &Path| {
-        assert!(Command::new("mkfifo").arg(path).status().expect("mkfifo runs").success());
-    };
     let mut log = Followed::new(mkfifo);
     let mut pipe = File::options().write(true).open(log.path()).expect("a reader");
     let writer = std::thread::spawn(move || {

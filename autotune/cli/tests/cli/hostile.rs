@@ -3,7 +3,9 @@
 use std::fs::{self, File, OpenOptions};
 use std::process::{Command, Stdio};
 
-use crate::command::{Ran, Words, command, gridguard, parsed, run, signal, start, wait_until};
+use crate::command::{
+    Ran, Words, command, gridguard, mkfifo, parsed, run, signal, start, wait_until,
+};
 use tempfile::TempDir;
 
 const REJECTED: &str = "check --gpu h200 --grid 1,65536 --block 1";
@@ -165,7 +167,7 @@ fn a_plot_that_cannot_be_written_whole_leaves_the_old_one() {
 fn a_plot_may_go_to_a_pipe_that_is_read_later() {
     let folder = folder();
     let pipe = folder.path().join("pipe");
-    assert!(Command::new("mkfifo").arg(&pipe).status().expect("mkfifo runs").success());
+    mkfifo(&pipe);
     let child = start(folder.path(), &tune("--profile p.ron --plot pipe"));
     // What is tuned is only then.
     wait_until(|| folder.path().join("p.ron").exists());

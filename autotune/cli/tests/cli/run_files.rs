@@ -9,7 +9,7 @@ use std::process::{Command, Stdio};
 
 use serde_json::Value;
 
-use crate::command::{Ran, gridguard, run};
+use crate::command::{Ran, gridguard, mkfifo, run};
 use crate::run::{built, preload};
 
 const OPTIONS: [&str; 2] = ["--report", "--record"];
@@ -37,10 +37,6 @@ fn script(folder: &Path, text: &str) -> Ran {
 
 fn document(path: &Path) -> Value {
     serde_json::from_str(&fs::read_to_string(path).unwrap()).unwrap()
-}
-
-fn mkfifo(path: &Path) {
-    assert!(Command::new("mkfifo").arg(path).status().unwrap().success());
 }
 
 /// The names in a folder, in order.

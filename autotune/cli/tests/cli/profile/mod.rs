@@ -1,6 +1,6 @@
 //! `gridguard profile`: show, merge, diff, prune, explain and verify.
 
-mod entries;
+pub(crate) mod entries;
 mod explain;
 mod files;
 mod verify;

@@ -4,41 +4,25 @@ use std::fs;
 use std::path::Path;
 
 use gridguard::catalog;
-use gridguard::profile::{DeviceIdentity, Document, Environment, Key, StoredChoice};
+use gridguard::profile::{DeviceIdentity, Entry, StoredChoice};
 
 use super::{folder, norms, tune_norms};
 use crate::command::{Ran, command};
+use crate::profile::entries::{LATE, chunks_of, document, norm};
 
 /// The profile of a GPU with choices for norms of these shapes, in a folder of profiles.
 fn profile_of(folder: &Path, gpu: &str, shapes: &[(u64, StoredChoice)]) {
-    let limits = &catalog::gpu(gpu).expect("in the catalogue").limits;
-    let device = DeviceIdentity::new(limits);
-    let mut document = Document::new(device.clone(), Environment::default());
-    for (rows, choice) in shapes {
-        let key = Key { kernel: "rms_norm".into(), dtypes: "f32".into(), ..Key::default() };
-        document
-            .insert(gridguard::profile::Entry {
-                key,
-                shape: vec![("rows".into(), *rows), ("columns".into(), 8)],
-                choice: *choice,
-                parameters: Vec::new(),
-                launches: 1,
-                chosen: Default::default(),
-                default: Default::default(),
-                found: Default::default(),
-            })
-            .expect("valid");
-    }
+    let device = DeviceIdentity::new(&catalog::gpu(gpu).expect("in the catalogue").limits);
+    let entry =
+        |(rows, choice): &(u64, StoredChoice)| Entry { choice: *choice, ..norm(*rows, LATE) };
+    let document = document(device.clone(), shapes.iter().map(entry));
     fs::write(folder.join(device.file_name()), document.to_ron()).expect("written");
 }
 
 #[test]
 fn the_choices_of_another_gpu_are_the_only_candidates() {
     let folder = folder();
-    let chunks = |items| StoredChoice::Chunked {
-        max_items: std::num::NonZeroU64::new(items).expect("some"),
-    };
-    profile_of(folder.path(), "h100-pcie", &[(3000, chunks(77)), (500, chunks(55))]);
+    profile_of(folder.path(), "h100-pcie", &[(3000, chunks_of(77)), (500, chunks_of(55))]);
     let all = |args: &str| {
         let words = norms(&["3000x8"], &format!("--again --all --format json {args}"));
         let mut command = command(folder.path(), &words);
