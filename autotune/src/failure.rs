@@ -2,7 +2,7 @@
 
 use gridguard::cuda::{CudaError, CudaErrorKind, DriverError, LaunchError};
 use gridguard::{ContextState, HostError, PartialRun, Violations};
-use gridguard_pipeline::{BuildError, PlanError, ProductError, RunError};
+use gridguard_pipeline::ErrorKind;
 use serde::{Deserialize, Serialize};
 
 /// Why a candidate has no time.
@@ -86,10 +86,6 @@ macro_rules! convert {
 convert! {
     DriverError: |error| kind_of(error.code);
     CudaError: of_cuda;
-    ProductError: |error| match error {
-        ProductError::Cuda(error) => of_cuda(error),
-        _ => FailureKind::Launch,
-    };
     LaunchError: |error| match error {
         error if error.violations().is_some() => FailureKind::Illegal,
         LaunchError::Driver(error) => kind_of(error.code),
@@ -98,10 +94,21 @@ convert! {
     };
     Violations: |_| FailureKind::Illegal;
     PartialRun<HostError>: |_| FailureKind::Launch;
-    PlanError: |_| FailureKind::Illegal;
-    BuildError: |_| FailureKind::Launch;
-    // An error of the context surfaces again when the work is waited for.
-    RunError: |_| FailureKind::Launch;
+    gridguard_pipeline::Error: of_pipeline;
+}
+
+fn of_pipeline(error: &gridguard_pipeline::Error) -> FailureKind {
+    match error.kind() {
+        ErrorKind::Illegal | ErrorKind::Alignment | ErrorKind::Budget { .. } => {
+            FailureKind::Illegal
+        }
+        ErrorKind::Product => error
+            .cause()
+            .and_then(|cause| cause.downcast_ref())
+            .map_or(FailureKind::Launch, of_cuda),
+        // An error of the context surfaces again when the work is waited for.
+        _ => FailureKind::Launch,
+    }
 }
 
 const fn of_cuda(error: &CudaError) -> FailureKind {

@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use gridguard_pipeline::{Budget, IN_FLIGHT, Pipeline, PipelinePlan, PipelineRun, RunError};
+use gridguard_pipeline::{Budget, Error, IN_FLIGHT, Pipeline, PipelinePlan, PipelineRun};
 
 use crate::candidate::Candidate;
 use crate::failure::{FailureKind, MeasureFailure, Measured};
@@ -23,7 +23,7 @@ pub trait PipelineProblem {
     /// # Errors
     ///
     /// The error of the run.
-    fn run(&mut self, index: usize, plan: &PipelinePlan) -> Result<PipelineRun, RunError>;
+    fn run(&mut self, index: usize, plan: &PipelinePlan) -> Result<PipelineRun, Error>;
 
     /// Overwrites outputs, so that unwritten elements are found, and restores buffers that a run updates.
     ///
@@ -45,7 +45,7 @@ pub trait PipelineProblem {
 /// ```
 /// use std::sync::Arc;
 ///
-/// use gridguard_pipeline::{Budget, Buffer, HostMemory, Pipeline, PipelinePlan, PipelineRun, RunError};
+/// use gridguard_pipeline::{Budget, Buffer, Error, HostMemory, Pipeline, PipelinePlan, PipelineRun};
 /// use gridguard::profile::{Document, L2, Match, Objective, Policy, Profile, Provenance};
 /// use gridguard::{DeviceLimits, Guard};
 /// use gridguard_autotune::{
@@ -90,7 +90,7 @@ pub trait PipelineProblem {
 ///         vec![self.pipeline.outline()]
 ///     }
 ///
-///     fn run(&mut self, _: usize, plan: &PipelinePlan) -> Result<PipelineRun, RunError> {
+///     fn run(&mut self, _: usize, plan: &PipelinePlan) -> Result<PipelineRun, Error> {
 ///         let memory = HostMemory::new().read(self.x, &self.from).write(self.y, &mut self.to);
 ///         self.pipeline.run(&self.guard, plan, memory)
 ///     }

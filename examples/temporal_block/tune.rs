@@ -17,9 +17,7 @@ use gridguard_autotune::{
 use gridguard_files::write_output;
 use gridguard_kernels::temporal_block::{BlockMemory, BlockReference, TemporalBlock, tolerance};
 use gridguard_kernels::{Deviation, Kernels};
-use gridguard_pipeline::{
-    Pipeline, PipelinePlan, PipelineRun, PipelineScratch, ProductShape, RunError,
-};
+use gridguard_pipeline::{Pipeline, PipelinePlan, PipelineRun, PipelineScratch, ProductShape};
 
 use crate::backend::{Job, Tensor};
 
@@ -166,7 +164,11 @@ impl<T: Tensor> PipelineProblem for Problem<'_, T> {
         vec![self.pipeline.outline()]
     }
 
-    fn run(&mut self, _: usize, plan: &PipelinePlan) -> Result<PipelineRun, RunError> {
+    fn run(
+        &mut self,
+        _: usize,
+        plan: &PipelinePlan,
+    ) -> Result<PipelineRun, gridguard_pipeline::Error> {
         let Self { guard, pipeline, memory, stream, more, x, y, scratch, .. } = self;
         let bound = memory.bind(stream, x, y).on_streams(more).scratch(scratch);
         pipeline.run(&guard, plan, bound)

@@ -2,7 +2,7 @@
 
 use gridguard::Guard;
 use gridguard_pipeline::{
-    Budget, Pipeline, PipelinePlan, ProductBuffers, ProductElement, ProductError, ProductShape,
+    Budget, Error, Pipeline, PipelinePlan, ProductBuffers, ProductElement, ProductShape,
 };
 
 /// A pipeline of one item with all rows, and its buffers.
@@ -21,7 +21,7 @@ impl<T: ProductElement> OneProduct<T> {
     ///
     /// # Errors
     ///
-    /// [`ProductError`] if the library cannot be used.
+    /// [`Error`] if the library cannot be used.
     ///
     /// # Panics
     ///
@@ -33,7 +33,7 @@ impl<T: ProductElement> OneProduct<T> {
         workspace_bytes: u64,
         algorithm: Option<u64>,
         in_place: bool,
-    ) -> Result<Self, ProductError> {
+    ) -> Result<Self, Error> {
         let ProductShape { rows, inner, columns, bias, residual } = shape;
         let mut builder = Pipeline::builder(1);
         let x = builder.input::<T>("x", rows * inner);

@@ -8,9 +8,9 @@ use bytemuck::Pod;
 use crate::buffer::saturated;
 use crate::buffer::{Access, Buffer, BufferId, BufferSpec, Extent, Role};
 use crate::definition::{Definition, StageLaunch, StageSpec, next_id};
-use crate::error::{BufferUse, BuildError};
+use crate::error::Error;
 use crate::layout::{Layout, SCRATCH_ALIGNMENT};
-use crate::pipeline::{Body, Pipeline};
+use crate::pipeline::{Pipeline, StageWork};
 use gridguard::BatchAxis;
 use gridguard::LaunchLimits;
 use gridguard::LaunchRequest;
@@ -27,9 +27,9 @@ pub const IN_FLIGHT: &str = "in_flight";
 #[derive(Debug)]
 pub struct PipelineBuilder<'a> {
     pub(crate) definition: Definition,
-    bodies: Vec<Body<'a>>,
+    work: Vec<StageWork<'a>>,
     /// The first mistake in a declaration.
-    mistake: Option<BuildError>,
+    mistake: Option<Error>,
 }
 
 impl<'a> Pipeline<'a> {
@@ -37,7 +37,7 @@ impl<'a> Pipeline<'a> {
     #[must_use]
     pub fn builder(items: u64) -> PipelineBuilder<'a> {
         let definition = Definition { id: next_id(), items, ..Definition::default() };
-        PipelineBuilder { definition, bodies: Vec::new(), mistake: None }
+        PipelineBuilder { definition, work: Vec::new(), mistake: None }
     }
 }
 
@@ -95,7 +95,11 @@ impl<'a> PipelineBuilder<'a> {
     /// flight: with three, the device computes and copies in both directions at the same time. A pipeline
     /// on the host copies nothing.
     pub fn in_host_memory<T>(&mut self, buffer: Buffer<T>) {
-        let refused = BuildError::NotOnHost(self.definition.buffer_name(buffer.id));
+        let refused = Error::declaration(format!(
+            "{} cannot be in host memory: only an input, an output or an in-place buffer of the \
+             pipeline can, each per item",
+            self.definition.buffer_name(buffer.id)
+        ));
         let of_pipeline = buffer.id.pipeline == self.definition.id;
         match self.definition.buffers.get_mut(buffer.id.index).filter(|_| of_pipeline) {
             Some(BufferSpec { role, extent: Extent::PerItem(_), on_host, .. })
@@ -122,23 +126,23 @@ impl<'a> PipelineBuilder<'a> {
 
     /// Adds a stage after the stages before it that has no work: the pipeline can be planned, but not run.
     pub fn outline(&mut self, name: impl Into<String>) -> StageBuilder<'_, 'a> {
-        self.add_stage(name.into(), Body::Outline(PhantomData))
+        self.add_stage(name.into(), StageWork::Outline(PhantomData))
     }
 
     /// Checks the declarations and returns the pipeline.
     ///
     /// # Errors
     ///
-    /// [`BuildError`] if a stage reads a buffer that no stage wrote, writes one that another chunk reads,
+    /// [`ErrorKind::Declaration`](crate::ErrorKind) if a stage reads a buffer that no stage wrote, writes one that another chunk reads,
     /// or a declaration contradicts another.
-    pub fn build(self) -> Result<Pipeline<'a>, BuildError> {
-        let Self { mut definition, bodies, mistake } = self;
+    pub fn build(self) -> Result<Pipeline<'a>, Error> {
+        let Self { mut definition, work, mistake } = self;
         if let Some(mistake) = mistake {
             return Err(mistake);
         }
         let Definition { items, buffers, stages, parameters, .. } = &mut definition;
         if stages.is_empty() {
-            return Err(BuildError::NoStages);
+            return Err(Error::declaration("the pipeline has no stages"));
         }
         check_names("stages", stages.iter().map(|stage| &*stage.name))?;
         check_names("buffers", buffers.iter().map(|buffer| &*buffer.name))?;
@@ -149,19 +153,21 @@ impl<'a> PipelineBuilder<'a> {
             stage.uses.sort_unstable_by_key(|(buffer, _)| *buffer);
         }
         check_uses(*items, buffers, stages)?;
-        definition.layout = Layout::new(buffers).ok_or(BuildError::ScratchTooLarge)?;
-        Ok(Pipeline::new(definition, bodies))
+        definition.layout = Layout::new(buffers).ok_or_else(|| {
+            Error::declaration("the scratch buffers have more than 2^64 - 1 bytes an item")
+        })?;
+        Ok(Pipeline::new(definition, work))
     }
 
-    pub(crate) fn add_stage(&mut self, name: String, body: Body<'a>) -> StageBuilder<'_, 'a> {
+    pub(crate) fn add_stage(&mut self, name: String, body: StageWork<'a>) -> StageBuilder<'_, 'a> {
         let (uses, at_most) = (Vec::new(), u64::MAX);
         self.definition.stages.push(StageSpec { name, uses, launch: None, align: 1, at_most });
-        self.bodies.push(body);
+        self.work.push(body);
         StageBuilder { builder: self }
     }
 
     /// Keeps the first mistake.
-    fn mistake(&mut self, mistake: BuildError) {
+    fn mistake(&mut self, mistake: Error) {
         self.mistake.get_or_insert(mistake);
     }
 
@@ -175,12 +181,18 @@ impl<'a> PipelineBuilder<'a> {
         let alignment = align_of::<T>();
         let bytes = elements.checked_mul(saturated(size_of::<T>()));
         if bytes == Some(0) {
-            self.mistake(BuildError::EmptyBuffer(name.clone()));
+            self.mistake(Error::declaration(format!(
+                "buffer {name} is empty: zero elements, or a zero-sized type"
+            )));
         } else if u64::try_from(alignment).is_ok_and(|alignment| alignment > SCRATCH_ALIGNMENT) {
-            let (buffer, limit) = (name.clone(), SCRATCH_ALIGNMENT);
-            self.mistake(BuildError::Overaligned { buffer, alignment, limit });
+            self.mistake(Error::declaration(format!(
+                "elements of buffer {name} are aligned to {alignment} bytes, the limit is \
+                 {SCRATCH_ALIGNMENT}"
+            )));
         } else if bytes.is_none() {
-            self.mistake(BuildError::TooLarge(name.clone()));
+            self.mistake(Error::declaration(format!(
+                "buffer {name} has more than 2^64 - 1 bytes an item"
+            )));
         }
         let buffers = &mut self.definition.buffers;
         let id = BufferId { pipeline: self.definition.id, index: buffers.len() };
@@ -214,8 +226,10 @@ impl<'a> StageBuilder<'_, 'a> {
         let size = saturated(size_of::<T>());
         let elements = bytes.checked_div(size).unwrap_or(0);
         if first >= elements {
-            let (stage, buffer) = (self.name(), spec.name.clone());
-            self.builder.mistake(BuildError::PastTheEnd { stage, buffer, first, elements });
+            let (stage, buffer) = (self.name(), &spec.name);
+            let past =
+                format!("stage {stage} reads {buffer} from element {first} on, it has {elements}");
+            self.builder.mistake(Error::declaration(past));
             return self;
         }
         let read = (buffer.id.index, Access::Read);
@@ -254,8 +268,8 @@ impl<'a> StageBuilder<'_, 'a> {
 
     fn uses(self, buffer: BufferId, access: Access) -> Self {
         if buffer.pipeline != self.builder.definition.id {
-            let stage = self.name();
-            self.builder.mistake(BuildError::OtherPipeline(stage));
+            let other = format!("stage {} uses a buffer of another pipeline", self.name());
+            self.builder.mistake(Error::declaration(other));
             return self;
         }
         self.declare(|stage| stage.uses.push((buffer.index, access))).argument_at(buffer, 0)
@@ -268,15 +282,17 @@ impl<'a> StageBuilder<'_, 'a> {
 
     /// The work of the stage.
     #[cfg(feature = "cuda")]
-    pub(crate) fn body(&mut self) -> Option<&mut Body<'a>> {
-        self.builder.bodies.last_mut()
+    pub(crate) fn body(&mut self) -> Option<&mut StageWork<'a>> {
+        self.builder.work.last_mut()
     }
 
     /// The stage has arguments of a kernel, but launches none.
     #[cfg(feature = "cuda")]
     pub(crate) fn refuse_argument(self) -> Self {
-        let stage = self.name();
-        self.builder.mistake(BuildError::NoKernel(stage));
+        self.builder.mistake(Error::declaration(format!(
+            "stage {} launches no kernel: remove its arguments, or declare it with kernel",
+            self.name()
+        )));
         self
     }
 
@@ -299,33 +315,33 @@ impl<'a> StageBuilder<'_, 'a> {
 fn check_names<'n>(
     parts: &'static str,
     names: impl ExactSizeIterator<Item = &'n str>,
-) -> Result<(), BuildError> {
-    let (given, most) = (names.len(), MAX_PARTS);
-    if given > most {
-        return Err(BuildError::TooMany { parts, given, most });
+) -> Result<(), Error> {
+    let given = names.len();
+    if given > MAX_PARTS {
+        let too_many = format!("the pipeline has {given} {parts}, the limit is {MAX_PARTS}");
+        return Err(Error::declaration(too_many));
     }
     let mut seen = HashSet::new();
     for name in names {
         if !seen.insert(name) {
-            return Err(BuildError::SameName { parts, name: name.to_owned() });
+            return Err(Error::declaration(format!("two {parts} have the name {name}")));
         }
     }
     Ok(())
 }
 
 /// Checks every use, and sets the lifetimes of the buffers.
-fn check_uses(
-    items: u64,
-    buffers: &mut [BufferSpec],
-    stages: &[StageSpec],
-) -> Result<(), BuildError> {
+fn check_uses(items: u64, buffers: &mut [BufferSpec], stages: &[StageSpec]) -> Result<(), Error> {
     let (mut used, mut written) = (vec![false; buffers.len()], vec![false; buffers.len()]);
     for (place, spec) in stages.iter().enumerate() {
         if let Some(StageLaunch { batch, .. }) = &spec.launch
             && batch.items() != items
         {
-            let (stage, batch) = (spec.name.clone(), batch.items());
-            return Err(BuildError::OtherBatch { stage, batch, items });
+            return Err(Error::declaration(format!(
+                "the launch of stage {} has a batch of {} items, the pipeline has {items}",
+                spec.name,
+                batch.items()
+            )));
         }
         let mut last = None;
         for &(index, access) in &spec.uses {
@@ -334,19 +350,27 @@ fn check_uses(
             else {
                 continue;
             };
-            let refused: Option<fn(BufferUse) -> BuildError> = match buffer.role {
-                _ if last == Some(index) => Some(BuildError::DeclaredTwice),
-                Role::Input if access.writes() => Some(BuildError::WritesInput),
-                Role::Accumulator if access != Access::Update => {
-                    Some(BuildError::AccumulatorNotUpdated)
-                }
-                Role::Output | Role::Scratch if access.reads() && !*written => {
-                    Some(BuildError::ReadBeforeWritten)
-                }
-                _ => None,
+            let (stage, name) = (&spec.name, &buffer.name);
+            let refused = match buffer.role {
+                _ if last == Some(index) => format!(
+                    "declares buffer {name} twice: declare one that is read and written with update"
+                ),
+                Role::Input if access.writes() => format!(
+                    "writes input {name}, which other stages and chunks read: declare the buffer \
+                     with in_place, or with accumulator if all chunks update it"
+                ),
+                Role::Accumulator if access != Access::Update => format!(
+                    "does not update accumulator {name} but reads or overwrites what other chunks \
+                     left there: declare the use with update, or the buffer per item"
+                ),
+                Role::Output | Role::Scratch if access.reads() && !*written => format!(
+                    "reads {name}, which no stage before it writes: declare the stage that does, or \
+                     the buffer as input or in_place if the caller fills it"
+                ),
+                _ => String::new(),
             };
-            if let Some(refused) = refused {
-                return Err(refused(BufferUse::new(&*spec.name, &*buffer.name)));
+            if !refused.is_empty() {
+                return Err(Error::declaration(format!("stage {stage} {refused}")));
             }
             last = Some(index);
             *written |= access.writes();
@@ -354,15 +378,15 @@ fn check_uses(
             (buffer.lifetime, *used) = ((first, place), true);
         }
     }
-    let name = |buffer: Option<&BufferSpec>| buffer.map(|buffer| buffer.name.clone());
     let mut outputs = buffers.iter().zip(&written);
     let unwritten = outputs.find(|(buffer, written)| buffer.role == Role::Output && !**written);
-    if let Some(buffer) = name(unwritten.map(|(buffer, _)| buffer)) {
-        return Err(BuildError::NeverWritten(buffer));
+    if let Some((buffer, _)) = unwritten {
+        return Err(Error::declaration(format!("no stage writes output {}", buffer.name)));
     }
-    let unused = used.iter().position(|used| !used);
-    match name(unused.and_then(|index| buffers.get(index))) {
-        Some(buffer) => Err(BuildError::NeverUsed(buffer)),
+    match buffers.iter().zip(&used).find(|(_, used)| !**used) {
+        Some((buffer, _)) => {
+            Err(Error::declaration(format!("no stage uses buffer {}", buffer.name)))
+        }
         None => Ok(()),
     }
 }

@@ -8,10 +8,10 @@ use rayon::prelude::*;
 use crate::buffer::Role;
 use crate::builder::{PipelineBuilder, StageBuilder};
 use crate::definition::Definition;
-use crate::error::{RunError, StageError};
+use crate::error::{Error, StageError, StageResult};
 use crate::host_memory::{Bytes, HostCall, HostMemory, Views};
 use crate::layout::SCRATCH_ALIGNMENT;
-use crate::pipeline::{Body, ON_HOST, Pipeline};
+use crate::pipeline::{ON_HOST, Pipeline, StageWork};
 use crate::plan::PipelinePlan;
 use crate::progress::PipelineRun;
 use crate::run::catch_panic;
@@ -27,9 +27,9 @@ impl<'a> PipelineBuilder<'a> {
     /// the host runs the same chunks as that GPU.
     pub fn stage<F>(&mut self, name: impl Into<String>, call: F) -> StageBuilder<'_, 'a>
     where
-        F: Fn(&Chunk, &mut Views<'_>) -> Result<(), StageError> + Send + Sync + 'a,
+        F: Fn(&Chunk, &mut Views<'_>) -> StageResult + Send + Sync + 'a,
     {
-        self.add_stage(name.into(), Body::Host(Box::new(call)))
+        self.add_stage(name.into(), StageWork::Host(Box::new(call)))
     }
 }
 
@@ -40,11 +40,11 @@ impl Run for HostMemory<'_> {
         pipeline: &mut Pipeline<'_>,
         plan: &PipelinePlan,
         _: &'static Location<'static>,
-    ) -> Result<PipelineRun, RunError> {
+    ) -> Result<PipelineRun, Error> {
         pipeline.check_run(plan, ON_HOST)?;
         let definition = &pipeline.definition;
-        let calls = pipeline.bodies.iter().filter_map(|body| match body {
-            Body::Host(call) => Some(&**call),
+        let calls = pipeline.work.iter().filter_map(|body| match body {
+            StageWork::Host(call) => Some(&**call),
             _ => None,
         });
         let (memory, monitor) = self.check(definition)?;
@@ -116,8 +116,7 @@ impl Lane<'_> {
                 let scratch = scratch_views(definition, stage, plan, chunk, self.scratch);
                 call(chunk, &mut Views::new(definition, stage, &mut self.callers, scratch))
             });
-            ran.unwrap_or_else(|message| Err(StageError::Panicked(message)))
-                .map_err(|error| ChunkFailure { chunk: *chunk, stage, error })?;
+            ran.map_err(|error| ChunkFailure { chunk: *chunk, stage, error })?;
         }
         Ok(())
     }
@@ -161,13 +160,11 @@ struct Scratch {
 
 impl Scratch {
     fn new(bytes: u64) -> Result<Self, StageError> {
-        let too_large = |_| StageError::out_of_memory("larger than the address space");
+        let too_large = |_| Error::out_of_memory("larger than the address space");
         let len = usize::try_from(bytes).map_err(too_large)?;
         let alignment = usize::try_from(SCRATCH_ALIGNMENT).map_err(too_large)?;
         let mut memory = Vec::<u8>::new();
-        memory
-            .try_reserve_exact(len.saturating_add(alignment))
-            .map_err(StageError::out_of_memory)?;
+        memory.try_reserve_exact(len.saturating_add(alignment)).map_err(Error::out_of_memory)?;
         let start = memory.as_ptr().align_offset(alignment).min(alignment);
         memory.resize(start + len, UNWRITTEN);
         Ok(Self { memory, start, len })

@@ -6,8 +6,8 @@ use bytemuck::{AnyBitPattern, NoUninit, try_cast_slice, try_cast_slice_mut};
 
 use crate::buffer::{Access, Buffer, BufferId, Extent};
 use crate::definition::Definition;
-use crate::error::{BufferUse, MemoryError, StageError};
-use crate::memory::Given;
+use crate::error::{Error, StageResult};
+use crate::memory::BoundMemory;
 use crate::progress::Monitor;
 use gridguard::Chunk;
 
@@ -15,14 +15,14 @@ use gridguard::Chunk;
 #[derive(Debug, Default)]
 #[must_use]
 pub struct HostMemory<'m> {
-    given: Vec<(BufferId, Bytes<'m>)>,
+    bound: Vec<(BufferId, Bytes<'m>)>,
     monitor: Option<&'m mut dyn Monitor>,
 }
 
 impl<'m> HostMemory<'m> {
     /// No memory yet.
     pub const fn new() -> Self {
-        Self { given: Vec::new(), monitor: None }
+        Self { bound: Vec::new(), monitor: None }
     }
 
     /// Lets `monitor` watch the run.
@@ -32,7 +32,7 @@ impl<'m> HostMemory<'m> {
 
     /// The memory of an input.
     pub fn read<T: NoUninit>(mut self, buffer: Buffer<T>, memory: &'m [T]) -> Self {
-        self.given.push((buffer.id, Bytes::Read(bytemuck::cast_slice(memory))));
+        self.bound.push((buffer.id, Bytes::Read(bytemuck::cast_slice(memory))));
         self
     }
 
@@ -41,7 +41,7 @@ impl<'m> HostMemory<'m> {
     where
         T: NoUninit + AnyBitPattern,
     {
-        self.given.push((buffer.id, Bytes::Write(bytemuck::cast_slice_mut(memory))));
+        self.bound.push((buffer.id, Bytes::Write(bytemuck::cast_slice_mut(memory))));
         self
     }
 
@@ -51,8 +51,8 @@ impl<'m> HostMemory<'m> {
     pub(crate) fn check(
         self,
         definition: &Definition,
-    ) -> Result<(Vec<Option<Bytes<'m>>>, Option<&'m mut dyn Monitor>), MemoryError> {
-        let given = self.given.into_iter().map(|(id, memory)| {
+    ) -> Result<(Vec<Option<Bytes<'m>>>, Option<&'m mut dyn Monitor>), Error> {
+        let bound = self.bound.into_iter().map(|(id, memory)| {
             let (writable, bytes) = match &memory {
                 Bytes::Read(bytes) => (false, bytes.len()),
                 Bytes::Write(bytes) => (true, bytes.len()),
@@ -60,9 +60,9 @@ impl<'m> HostMemory<'m> {
             let bytes = u64::try_from(bytes).unwrap_or(u64::MAX);
             // On the host, every buffer is in host memory.
             let on_host = definition.spec(id).is_some_and(|spec| spec.on_host);
-            (Given { id, bytes, writable, on_host }, memory)
+            (BoundMemory { id, bytes, writable, on_host }, memory)
         });
-        Ok((definition.check_memory(given)?, self.monitor))
+        Ok((definition.check_memory(bound)?, self.monitor))
     }
 }
 
@@ -99,8 +99,7 @@ impl Bytes<'_> {
 }
 
 /// The work of a stage on the host.
-pub(crate) type HostCall<'a> =
-    dyn Fn(&Chunk, &mut Views<'_>) -> Result<(), StageError> + Send + Sync + 'a;
+pub(crate) type HostCall<'a> = dyn Fn(&Chunk, &mut Views<'_>) -> StageResult + Send + Sync + 'a;
 
 /// The buffers that a stage on the host declared: of a buffer per item, the elements of the chunk's items.
 #[derive(Debug)]
@@ -146,14 +145,14 @@ impl<'v> Views<'v> {
     ///
     /// # Errors
     ///
-    /// [`StageError::NotRead`] if it declared something else.
-    pub fn read<T: AnyBitPattern>(&self, buffer: Buffer<T>) -> Result<&'v [T], StageError> {
+    /// [`ErrorKind::View`](crate::ErrorKind) if it declared something else.
+    pub fn read<T: AnyBitPattern>(&self, buffer: Buffer<T>) -> Result<&'v [T], Error> {
         let view = self.views.iter().find(|(index, _)| self.is(buffer, *index));
         match view {
             Some((_, Some(Bytes::Read(bytes)))) => try_cast_slice(bytes).ok(),
             _ => None,
         }
-        .ok_or_else(|| StageError::NotRead(self.use_of(buffer).into()))
+        .ok_or_else(|| Error::not_read(self.stage, &self.definition.buffer_name(buffer.id)))
     }
 
     /// A buffer that the stage writes or updates. Its view can be taken once. If the stage writes the
@@ -161,8 +160,8 @@ impl<'v> Views<'v> {
     ///
     /// # Errors
     ///
-    /// [`StageError::NotWritten`] if it declared something else, or has taken the view already.
-    pub fn write<T>(&mut self, buffer: Buffer<T>) -> Result<&'v mut [T], StageError>
+    /// [`ErrorKind::View`](crate::ErrorKind) if it declared something else, or has taken the view already.
+    pub fn write<T>(&mut self, buffer: Buffer<T>) -> Result<&'v mut [T], Error>
     where
         T: NoUninit + AnyBitPattern,
     {
@@ -173,14 +172,10 @@ impl<'v> Views<'v> {
             Some(Bytes::Write(bytes)) => try_cast_slice_mut(bytes).ok(),
             _ => None,
         }
-        .ok_or_else(|| StageError::NotWritten(self.use_of(buffer).into()))
+        .ok_or_else(|| Error::not_written(self.stage, &self.definition.buffer_name(buffer.id)))
     }
 
     fn is<T>(&self, buffer: Buffer<T>, index: usize) -> bool {
         buffer.id == BufferId { pipeline: self.definition.id, index }
-    }
-
-    fn use_of<T>(&self, buffer: Buffer<T>) -> BufferUse {
-        BufferUse::new(self.stage, self.definition.buffer_name(buffer.id))
     }
 }

@@ -105,16 +105,16 @@ pub use builder::{IN_FLIGHT, PipelineBuilder, StageBuilder};
 pub use cuda::memory::{DeviceMemory, PipelineScratch};
 #[cfg(feature = "cuda")]
 pub use cuda::views::{DeviceRange, DeviceViews};
-pub use error::{BufferUse, BuildError, MemoryError, PlanError, RunError, StageError};
+pub use error::{Error, ErrorKind, StageResult};
 pub use host_memory::{HostMemory, Views};
 pub use pipeline::Pipeline;
 pub use plan::{Budget, PipelinePlan};
 #[cfg(feature = "cuda")]
-pub use product::{CublasLt, Product, ProductBuffers, ProductElement, ProductError, ProductShape};
+pub use product::{CublasLt, Product, ProductBuffers, ProductElement, ProductShape};
 pub use progress::{Monitor, PipelineRun, Progress};
 pub use run::PipelineMemory;
 #[cfg(feature = "profile")]
-pub use tuned::{EntryRefusal, TunedPlan};
+pub use tuned::TunedPlan;
 
 #[cfg(doctest)]
 #[doc = include_str!("../README.md")]

@@ -2,11 +2,11 @@
 
 use crate::buffer::{BufferId, BufferSpec, Role};
 use crate::definition::Definition;
-use crate::error::MemoryError;
+use crate::error::Error;
 
-/// Memory that the caller gave for a buffer.
+/// Memory that the caller bound to a buffer.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Given {
+pub(crate) struct BoundMemory {
     pub(crate) id: BufferId,
     pub(crate) bytes: u64,
     /// Whether stages may write it.
@@ -20,29 +20,29 @@ impl Definition {
     /// `None` for scratch.
     pub(crate) fn check_memory<M>(
         &self,
-        given: impl Iterator<Item = (Given, M)>,
-    ) -> Result<Vec<Option<M>>, MemoryError> {
+        bound: impl Iterator<Item = (BoundMemory, M)>,
+    ) -> Result<Vec<Option<M>>, Error> {
         let mut by_buffer: Vec<Option<M>> = self.buffers.iter().map(|_| None).collect();
-        for (given, memory) in given {
-            let (Some(spec), Some(slot)) = (self.spec(given.id), by_buffer.get_mut(given.id.index))
+        for (bound, memory) in bound {
+            let (Some(spec), Some(slot)) = (self.spec(bound.id), by_buffer.get_mut(bound.id.index))
             else {
-                return Err(MemoryError::OtherPipeline);
+                return Err(Error::memory("memory was given for a buffer of another pipeline"));
             };
-            self.check_given(spec, &given)?;
+            self.check_bound(spec, &bound)?;
             if slot.replace(memory).is_some() {
-                return Err(MemoryError::Twice(spec.name.clone()));
+                return Err(Error::memory(format!("buffer {} has memory twice", spec.name)));
             }
         }
         for (spec, memory) in self.buffers.iter().zip(&by_buffer) {
             if memory.is_none() && spec.role != Role::Scratch {
-                return Err(MemoryError::Missing(spec.name.clone()));
+                return Err(Error::memory(format!("buffer {} has no memory", spec.name)));
             }
         }
         Ok(by_buffer)
     }
 
-    fn check_given(&self, spec: &BufferSpec, memory: &Given) -> Result<(), MemoryError> {
-        let buffer = || spec.name.clone();
+    fn check_bound(&self, spec: &BufferSpec, memory: &BoundMemory) -> Result<(), Error> {
+        let buffer = &spec.name;
         let kind = |writable, on_host| match (writable, on_host) {
             (false, false) => "memory to read",
             (true, false) => "memory to write",
@@ -56,11 +56,15 @@ impl Definition {
             Role::Scratch => "none, since it is scratch",
         };
         if given != expected {
-            return Err(MemoryError::WrongKind { buffer: buffer(), expected, given });
+            let wrong = format!("buffer {buffer} takes {expected}, not {given}");
+            return Err(Error::memory(wrong));
         }
         let (needed, given) = (spec.extent.bytes(self.items), memory.bytes);
         if needed != given.into() {
-            return Err(MemoryError::WrongLength { buffer: buffer(), needed, given });
+            let wrong = format!(
+                "buffer {buffer} has {given} bytes, the items of the pipeline need {needed}"
+            );
+            return Err(Error::memory(wrong));
         }
         Ok(())
     }

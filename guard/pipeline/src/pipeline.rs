@@ -24,13 +24,13 @@ pub struct Pipeline<'a> {
     /// The graph of the last plan that ran as one. Dropped before the kernels that it launches.
     #[cfg(feature = "cuda")]
     pub(crate) graph: Option<PipelineGraph>,
-    pub(crate) bodies: Vec<Body<'a>>,
+    pub(crate) work: Vec<StageWork<'a>>,
     /// The stage that panicked. The pipeline does not run again.
     pub(crate) poisoned: Option<String>,
 }
 
 /// The work of a stage.
-pub(crate) enum Body<'a> {
+pub(crate) enum StageWork<'a> {
     /// None: the stage can only be planned.
     Outline(PhantomData<&'a ()>),
     Host(Box<HostCall<'a>>),
@@ -50,12 +50,12 @@ pub(crate) enum Body<'a> {
 }
 
 impl<'a> Pipeline<'a> {
-    pub(crate) const fn new(definition: Definition, bodies: Vec<Body<'a>>) -> Self {
+    pub(crate) const fn new(definition: Definition, work: Vec<StageWork<'a>>) -> Self {
         Self {
             definition,
             #[cfg(feature = "cuda")]
             graph: None,
-            bodies,
+            work,
             poisoned: None,
         }
     }
@@ -72,12 +72,12 @@ impl<'a> Pipeline<'a> {
 
     /// The same pipeline without the work of its stages. Plans of one are plans of the other.
     pub fn outline(&self) -> Pipeline<'static> {
-        let bodies = self.bodies.iter().map(|_| Body::Outline(PhantomData)).collect();
-        Pipeline::new(self.definition.clone(), bodies)
+        let work = self.work.iter().map(|_| StageWork::Outline(PhantomData)).collect();
+        Pipeline::new(self.definition.clone(), work)
     }
 }
 
-impl Body<'_> {
+impl StageWork<'_> {
     /// Where the stage runs; `None` without work.
     pub(crate) const fn place(&self) -> Option<&'static str> {
         match self {
@@ -93,8 +93,8 @@ pub(crate) const ON_HOST: &str = "the host";
 #[cfg(feature = "cuda")]
 pub(crate) const ON_DEVICE: &str = "a device";
 
-impl fmt::Debug for Body<'_> {
+impl fmt::Debug for StageWork<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("Body").field(&self.place()).finish()
+        f.debug_tuple("StageWork").field(&self.place()).finish()
     }
 }

@@ -6,7 +6,7 @@ use core::iter::FusedIterator;
 use crate::buffer::BufferSpec;
 use crate::buffer::saturated;
 use crate::definition::{Definition, StageLaunch, StageSpec, next_id};
-use crate::error::PlanError;
+use crate::error::{Error, ErrorKind};
 use crate::pipeline::Pipeline;
 use gridguard::BatchAxis;
 use gridguard::LaunchLimits;
@@ -109,9 +109,9 @@ impl Pipeline<'_> {
     ///
     /// # Errors
     ///
-    /// [`PlanError`] if a stage's launch is illegal in any chunk, no chunk suits all stages, or the
+    /// [`Error`] if a stage's launch is illegal in any chunk, no chunk suits all stages, or the
     /// budget is too small for the smallest chunk.
-    pub fn plan(&self, budget: &Budget) -> Result<PipelinePlan, PlanError> {
+    pub fn plan(&self, budget: &Budget) -> Result<PipelinePlan, Error> {
         self.definition.plan(budget, 0)
     }
 }
@@ -239,7 +239,7 @@ impl fmt::Display for PipelinePlan {
 
 impl Definition {
     /// Plans the items after the first `done`, which end at the end of a chunk.
-    pub(crate) fn plan(&self, budget: &Budget, done: u64) -> Result<PipelinePlan, PlanError> {
+    pub(crate) fn plan(&self, budget: &Budget, done: u64) -> Result<PipelinePlan, Error> {
         let items = self.items.saturating_sub(done);
         let unit = self.unit(done)?;
         let smallest = unit.min(items);
@@ -250,7 +250,11 @@ impl Definition {
             }
         }
         if cap < smallest {
-            return Err(PlanError::NoCommonChunk { limited_by, largest: cap, unit: smallest });
+            let message = format!(
+                "{limited_by} allows chunks of at most {cap} items, the smallest that keeps the \
+                 alignment of every stage has {smallest}: raise the limit, or lower an alignment"
+            );
+            return Err(Error::new(ErrorKind::Alignment, message));
         }
         let (fitting, in_flight) = match items {
             0 => (0, 1),
@@ -301,7 +305,7 @@ impl Definition {
     }
 
     /// The smallest chunk, in items, that keeps the alignment of every stage; saturated.
-    fn unit(&self, done: u64) -> Result<u64, PlanError> {
+    fn unit(&self, done: u64) -> Result<u64, Error> {
         let mut unit = 1;
         for stage in &self.stages {
             let both = stage.unit(done)?.and_then(|own| least_common_multiple(unit, own));
@@ -321,7 +325,7 @@ impl Definition {
     }
 
     /// The largest chunk within the budget, and the number of chunks in flight.
-    fn within(&self, budget: &Budget, smallest: u64) -> Result<(u64, u64), PlanError> {
+    fn within(&self, budget: &Budget, smallest: u64) -> Result<(u64, u64), Error> {
         let wanted = if self.is_sequential() { 1 } else { budget.in_flight };
         let least = self.layout.bytes(smallest);
         let fitting = u128::from(budget.bytes).checked_div(least).map_or(u64::MAX, saturated);
@@ -329,11 +333,14 @@ impl Definition {
         let each = budget.bytes.checked_div(in_flight);
         match each.and_then(|each| self.layout.items_within(each)) {
             Some(items) => Ok((items, in_flight)),
-            None => Err(PlanError::BudgetTooSmall {
-                budget: budget.bytes,
-                smallest: saturated(least),
-                chunk: smallest,
-            }),
+            None => {
+                let (budget, chunk, smallest) = (budget.bytes, smallest, saturated(least));
+                let message = format!(
+                    "the budget is {budget} bytes, the smallest possible chunk of {chunk} items needs \
+                     {smallest} bytes of scratch: raise the budget to that"
+                );
+                Err(Error::new(ErrorKind::Budget { smallest, chunk }, message))
+            }
         }
     }
 
@@ -377,7 +384,7 @@ impl StageSpec {
     }
 
     /// The items of the smallest chunk, if the launch is legal whole or in chunks; `None` past u64.
-    fn unit(&self, done: u64) -> Result<Option<u64>, PlanError> {
+    fn unit(&self, done: u64) -> Result<Option<u64>, Error> {
         let Some((request, batch, limits)) = self.launch_after(done) else {
             return Ok(Some(self.align));
         };
@@ -387,7 +394,7 @@ impl StageSpec {
     }
 
     /// The launches of chunks of `chunk` items, after the first `done`.
-    fn plan(&self, done: u64, chunk: u64) -> Result<Option<Plan>, PlanError> {
+    fn plan(&self, done: u64, chunk: u64) -> Result<Option<Plan>, Error> {
         let Some((request, batch, limits)) = self.launch_after(done) else { return Ok(None) };
         // The alignment makes the planner choose the pipeline's chunks.
         let batch = if chunk < batch.items() { batch.align(chunk) } else { batch };
@@ -395,8 +402,8 @@ impl StageSpec {
         self.legal(Plan::new(&request, Some(&batch), limits, choice)).map(Some)
     }
 
-    fn legal(&self, plan: Result<Plan, Violations>) -> Result<Plan, PlanError> {
-        plan.map_err(|violations| PlanError::Stage { stage: self.name.clone(), violations })
+    fn legal(&self, plan: Result<Plan, Violations>) -> Result<Plan, Error> {
+        plan.map_err(|violations| Error::illegal(&self.name, violations))
     }
 }
 

@@ -6,7 +6,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Instant;
 
 use crate::definition::Definition;
-use crate::error::{RunError, StageError};
+use crate::error::{Error, ErrorKind, StageError, StageResult};
 use crate::pipeline::Pipeline;
 use crate::plan::PipelinePlan;
 use crate::progress::{Monitor, PipelineRun, Progress};
@@ -27,7 +27,7 @@ pub(crate) trait Run {
         pipeline: &mut Pipeline<'_>,
         plan: &PipelinePlan,
         caller: &'static Location<'static>,
-    ) -> Result<PipelineRun, RunError>;
+    ) -> Result<PipelineRun, Error>;
 }
 
 impl Pipeline<'_> {
@@ -48,7 +48,7 @@ impl Pipeline<'_> {
     ///
     /// # Errors
     ///
-    /// [`RunError`] with the work done before. Outputs and in-place buffers of the failed chunk, and of
+    /// [`Error`] with the work done before. Outputs and in-place buffers of the failed chunk, and of
     /// chunks in flight with it, are unspecified. After a panic in a stage the pipeline does not run again.
     #[track_caller]
     pub fn run(
@@ -56,10 +56,12 @@ impl Pipeline<'_> {
         guard: &Guard,
         plan: &PipelinePlan,
         memory: impl PipelineMemory,
-    ) -> Result<PipelineRun, RunError> {
+    ) -> Result<PipelineRun, Error> {
         let ran = memory.run(guard, self, plan, Location::caller());
-        if let Err(RunError::Stage { stage, error: StageError::Panicked(_), .. }) = &ran {
-            self.poisoned = Some(stage.clone());
+        if let Err(error) = &ran
+            && error.kind() == ErrorKind::Panicked
+        {
+            self.poisoned = error.stage().map(str::to_owned);
         }
         ran
     }
@@ -69,19 +71,28 @@ impl Pipeline<'_> {
         &self,
         plan: &PipelinePlan,
         memory_on: &'static str,
-    ) -> Result<(), RunError> {
+    ) -> Result<(), Error> {
         if let Some(stage) = &self.poisoned {
-            return Err(RunError::Poisoned(stage.clone()));
+            let message = format!(
+                "stage {stage} panicked in an earlier run: build the pipeline again to run it"
+            );
+            return Err(Error::new(ErrorKind::Panicked, message).at_stage(stage));
         }
         if plan.pipeline() != self.definition.id {
-            return Err(RunError::OtherPlan);
+            return Err(Error::unrunnable("the plan was made for another pipeline"));
         }
-        for (body, spec) in self.bodies.iter().zip(&self.definition.stages) {
-            let stage = || spec.name.clone();
-            let runs_on = body.place().ok_or_else(|| RunError::Outline(stage()))?;
-            if runs_on != memory_on {
-                return Err(RunError::OtherBackend { stage: stage(), runs_on, memory_on });
-            }
+        for (work, spec) in self.work.iter().zip(&self.definition.stages) {
+            let stage = &spec.name;
+            let refused = match work.place() {
+                None => {
+                    format!("stage {stage} has no work: an outline can be planned, but not run")
+                }
+                Some(runs_on) if runs_on != memory_on => {
+                    format!("stage {stage} runs on {runs_on}, the memory given is on {memory_on}")
+                }
+                Some(_) => continue,
+            };
+            return Err(Error::unrunnable(refused).at_stage(stage));
         }
         Ok(())
     }
@@ -93,7 +104,7 @@ pub(crate) trait Backend {
     ///
     /// # Errors
     ///
-    /// [`StageError::OutOfMemory`] if a smaller allocation may succeed.
+    /// [`ErrorKind::OutOfMemory`] if a smaller allocation may succeed.
     fn allocate(&mut self, plan: &PipelinePlan) -> Result<(), StageError>;
 
     /// Checks each stage before the first chunk of `plan` runs, after [`Self::allocate`].
@@ -138,7 +149,7 @@ pub(crate) fn run(
     plan: &PipelinePlan,
     backend: &mut impl Backend,
     mut monitor: Option<&mut dyn Monitor>,
-) -> Result<PipelineRun, RunError> {
+) -> Result<PipelineRun, Error> {
     let (mut plan, mut done) = (Cow::Borrowed(plan), PipelineRun::default());
     let begun = Instant::now();
     while !plan.is_empty() {
@@ -153,12 +164,9 @@ pub(crate) fn run(
 }
 
 /// Whether smaller chunks may help, and the failed chunk can run again.
-fn may_run_smaller(definition: &Definition, error: &RunError) -> bool {
-    match error {
-        RunError::Scratch { error: StageError::OutOfMemory(_), .. } => true,
-        RunError::Stage { error: StageError::OutOfMemory(_), .. } => definition.can_run_again(),
-        _ => false,
-    }
+fn may_run_smaller(definition: &Definition, error: &Error) -> bool {
+    let is_scratch = error.stage().is_none();
+    error.kind() == ErrorKind::OutOfMemory && (is_scratch || definition.can_run_again())
 }
 
 /// Runs `plan`, which is for the remaining items, to its end or until it is cancelled.
@@ -169,21 +177,31 @@ fn run_plan(
     monitor: &mut Option<&mut dyn Monitor>,
     begun: Instant,
     done: &mut PipelineRun,
-) -> Result<(), RunError> {
+) -> Result<(), Error> {
     let (bytes, chunk, items) = (plan.bytes(), plan.chunk_items(), definition.items);
     let failed = |ChunkFailure { chunk, stage, error }, done: &PipelineRun| {
-        let stage = definition.stages.get(stage).map(|stage| stage.name.clone());
-        let (stage, done) = (stage.unwrap_or_default(), Box::new(done.clone()));
-        RunError::Stage { stage, chunk, items, done, error }
+        let stage = definition.stages.get(stage).map_or("", |stage| &stage.name);
+        let what = format!(
+            "stage {stage} failed at chunk {} (items {}..{}), after {} of {items} items",
+            chunk.index,
+            chunk.start,
+            chunk.end(),
+            done.items_done
+        );
+        Error::caused_by(ErrorKind::Stage, error).at_stage(stage).after(done, &what)
     };
     let may = |monitor: &mut &mut dyn Monitor| bytes == 0 || monitor.may_allocate(bytes);
     let allocated = match monitor.as_mut().is_none_or(may) {
         true => backend.allocate(plan),
-        false => Err(StageError::out_of_memory("refused by the monitor")),
+        false => Err(Error::out_of_memory("refused by the monitor").into()),
     };
     allocated.map_err(|error| {
-        let done = Box::new(done.clone());
-        RunError::Scratch { chunk, bytes, items, done, error }
+        let what = format!(
+            "cannot allocate {bytes} bytes of scratch for a chunk of {chunk} items, after {} of \
+             {items} items",
+            done.items_done
+        );
+        Error::caused_by(ErrorKind::Device, error).after(done, &what)
     })?;
     done.scratch_bytes = done.scratch_bytes.max(bytes);
     if let Some(first) = plan.chunks().next() {
@@ -205,8 +223,10 @@ fn run_plan(
         }
         let ran = backend.run(plan, &together);
         if ran.is_ok() && monitor.is_some() {
-            let late = |error| RunError::Late { items, done: Box::new(done.clone()), error };
-            backend.wait().map_err(late)?;
+            backend.wait().map_err(|error| {
+                let what = format!("the device failed after {} of {items} items", done.items_done);
+                Error::caused_by(ErrorKind::Device, error).after(done, &what)
+            })?;
         }
         let end = ran.as_ref().err().map_or(u64::MAX, |failure| failure.chunk.index);
         for chunk in together.iter().take_while(|chunk| chunk.index < end) {
@@ -228,14 +248,14 @@ fn run_plan(
     }
 }
 
-/// Calls the caller's code, whose output is discarded if it panics. The error is the text of the panic.
-pub(crate) fn catch_panic<T>(call: impl FnOnce() -> T) -> Result<T, String> {
-    catch_unwind(AssertUnwindSafe(call)).map_err(|panic| {
+/// Calls the caller's code, whose panic becomes an error.
+pub(crate) fn catch_panic(call: impl FnOnce() -> StageResult) -> StageResult {
+    catch_unwind(AssertUnwindSafe(call)).unwrap_or_else(|panic| {
         let text = panic.downcast_ref::<&str>().copied();
         let owned = || panic.downcast_ref::<String>().map(String::as_str);
-        let message = text.or_else(owned).unwrap_or("no message").to_owned();
+        let message = format!("it panicked: {}", text.or_else(owned).unwrap_or("no message"));
         // Dropping the payload may panic.
         core::mem::forget(panic);
-        message
+        Err(Error::new(ErrorKind::Panicked, message).into())
     })
 }

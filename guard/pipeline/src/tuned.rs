@@ -5,7 +5,7 @@ use core::fmt::Write;
 use crate::buffer::BufferSpec;
 use crate::builder::IN_FLIGHT;
 use crate::definition::{Definition, StageSpec};
-use crate::error::PlanError;
+use crate::error::{Error, ErrorKind};
 use crate::pipeline::Pipeline;
 use crate::plan::{Budget, PipelinePlan};
 use gridguard::Guard;
@@ -22,33 +22,7 @@ pub struct TunedPlan {
     /// How the entry matches, or why none does.
     pub matched: Match,
     /// Why the entry was not used.
-    pub refused: Option<EntryRefusal>,
-}
-
-/// Why a plan does not follow an entry of a profile.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[non_exhaustive]
-#[allow(missing_docs, reason = "the messages explain the fields")]
-pub enum EntryRefusal {
-    /// The entry is for a kernel, or for a single chunk where the pipeline needs several.
-    #[error("the pipeline cannot run as the entry says: {choice}")]
-    Choice { choice: StoredChoice },
-    /// The number of chunks in flight is missing.
-    #[error("parameter {IN_FLIGHT} of the entry is missing or 0: re-tune")]
-    InFlight,
-    /// The pipeline was built with other launch parameters.
-    #[error(
-        "parameter {name} is {} in the entry and {} in the pipeline: build the pipeline with the \
-         parameters of the entry, or re-tune",
-        value(*entry), value(*pipeline)
-    )]
-    Parameter { name: String, entry: Option<u64>, pipeline: Option<u64> },
-    /// The plan of the entry exceeds the budget.
-    #[error("the entry takes {needed} {what}, the budget allows {allowed}")]
-    OverBudget { what: &'static str, needed: u64, allowed: u64 },
-    /// No chunk of this size is legal for every stage.
-    #[error(transparent)]
-    NotPlanned(PlanError),
+    pub refused: Option<Error>,
 }
 
 impl Pipeline<'_> {
@@ -89,11 +63,11 @@ impl Pipeline<'_> {
     /// [`Self::plan_tuned`].
     ///
     /// ```
-    /// use gridguard_pipeline::{Budget, BuildError, Pipeline};
+    /// use gridguard_pipeline::{Budget, Error, Pipeline};
     /// use gridguard::profile::{Objective, Policy};
     /// use gridguard::{DeviceLimits, Guard};
     ///
-    /// fn build(block: u64) -> Result<Pipeline<'static>, BuildError> {
+    /// fn build(block: u64) -> Result<Pipeline<'static>, Error> {
     ///     let mut builder = Pipeline::builder(100_000);
     ///     builder.parameter("fill.block", block);
     ///     let y = builder.output::<f32>("y", 4);
@@ -127,11 +101,7 @@ impl Pipeline<'_> {
     /// # Errors
     ///
     /// As [`Self::plan`].
-    pub fn plan_tuned(
-        &self,
-        tuned: TunedChoice<'_>,
-        budget: &Budget,
-    ) -> Result<TunedPlan, PlanError> {
+    pub fn plan_tuned(&self, tuned: TunedChoice<'_>, budget: &Budget) -> Result<TunedPlan, Error> {
         let matched = tuned.matched;
         let refused = match tuned.entry.map(|entry| plan_as(entry, self, budget)) {
             Some(Ok(plan)) => return Ok(TunedPlan { plan, matched, refused: None }),
@@ -146,58 +116,64 @@ impl Pipeline<'_> {
 }
 
 /// The plan of `entry`, if it is within the budget.
-fn plan_as(
-    entry: &Entry,
-    pipeline: &Pipeline<'_>,
-    budget: &Budget,
-) -> Result<PipelinePlan, EntryRefusal> {
+fn plan_as(entry: &Entry, pipeline: &Pipeline<'_>, budget: &Budget) -> Result<PipelinePlan, Error> {
     check_parameters(&entry.parameters, pipeline.parameters())?;
     let in_flight = value_of(&entry.parameters, IN_FLIGHT).filter(|chunks| *chunks > 0);
-    let in_flight = in_flight.ok_or(EntryRefusal::InFlight)?;
+    let in_flight = in_flight.ok_or_else(|| {
+        refused(format!("parameter {IN_FLIGHT} of the entry is missing or 0: re-tune"))
+    })?;
     within("chunks in flight", in_flight, budget.max_in_flight())?;
     let choice = entry.choice;
+    let not_runnable = || refused(format!("the pipeline cannot run as the entry says: {choice}"));
     let at_most = match choice {
         // The largest chunk within the budget.
         StoredChoice::Automatic => {
-            return pipeline.plan(&budget.in_flight(in_flight)).map_err(EntryRefusal::NotPlanned);
+            return pipeline.plan(&budget.in_flight(in_flight));
         }
         StoredChoice::Whole => u64::MAX,
         StoredChoice::Chunked { max_items } => max_items.get(),
         StoredChoice::Folded | StoredChoice::Shifted => {
-            return Err(EntryRefusal::Choice { choice });
+            return Err(not_runnable());
         }
     };
     let wanted = Budget::UNLIMITED.in_flight(in_flight).at_most(at_most);
-    let wanted = pipeline.plan(&wanted).map_err(EntryRefusal::NotPlanned)?;
+    let wanted = pipeline.plan(&wanted)?;
     if choice == StoredChoice::Whole && wanted.len() > 1 {
-        return Err(EntryRefusal::Choice { choice });
+        return Err(not_runnable());
     }
     within("items of a chunk", wanted.chunk_items(), budget.max_items())?;
     within("bytes of scratch", wanted.bytes(), budget.max_bytes())?;
     // Plan again with the caller's budget, which limits smaller chunks after an out of memory.
     let budget = budget.in_flight(wanted.in_flight()).at_most(wanted.chunk_items());
-    pipeline.plan(&budget).map_err(EntryRefusal::NotPlanned)
+    pipeline.plan(&budget)
 }
 
-fn check_parameters(
-    entry: &[(String, u64)],
-    pipeline: &[(String, u64)],
-) -> Result<(), EntryRefusal> {
+fn check_parameters(entry: &[(String, u64)], pipeline: &[(String, u64)]) -> Result<(), Error> {
     let names = entry.iter().chain(pipeline).map(|(name, _)| name);
     for name in names.filter(|name| *name != IN_FLIGHT) {
         let (entry, pipeline) = (value_of(entry, name), value_of(pipeline, name));
         if entry != pipeline {
-            return Err(EntryRefusal::Parameter { name: name.clone(), entry, pipeline });
+            return Err(refused(format!(
+                "parameter {name} is {} in the entry and {} in the pipeline: build the pipeline with \
+                 the parameters of the entry, or re-tune",
+                value(entry),
+                value(pipeline)
+            )));
         }
     }
     Ok(())
 }
 
-fn within(what: &'static str, needed: u64, allowed: u64) -> Result<(), EntryRefusal> {
+fn within(what: &str, needed: u64, allowed: u64) -> Result<(), Error> {
     if needed > allowed {
-        return Err(EntryRefusal::OverBudget { what, needed, allowed });
+        let over = format!("the entry takes {needed} {what}, the budget allows {allowed}");
+        return Err(refused(over));
     }
     Ok(())
+}
+
+fn refused(message: String) -> Error {
+    Error::new(ErrorKind::Entry, message)
 }
 
 fn value(value: Option<u64>) -> String {

@@ -15,7 +15,7 @@ use gridguard_kernels::temporal_block::{
     host_pipeline,
 };
 use gridguard_kernels::{Element, ElementType, Kernels};
-use gridguard_pipeline::{Budget, HostMemory, Pipeline, PipelinePlan, RunError};
+use gridguard_pipeline::{Budget, HostMemory, Pipeline, PipelinePlan};
 use half::{bf16, f16};
 use lru::LruCache;
 use pyo3::prelude::*;
@@ -197,7 +197,7 @@ impl<T: Element + 'static> Prepared<T> {
         let context = guard.context().ok_or_else(not_prepared)?;
         let more_streams: Result<_, DriverError> =
             (1..plan.in_flight()).map(|_| context.new_stream()).collect();
-        let more_streams = more_streams.map_err(|error| stopped(RunError::Device(error.into())))?;
+        let more_streams = more_streams.map_err(|error| stopped(error))?;
         Ok(Self { pipeline, memory, block, kernels, plan, more_streams })
     }
 

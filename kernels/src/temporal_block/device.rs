@@ -283,8 +283,7 @@ impl<T: Element> TemporalBlock<T> {
                 let buffers =
                     ProductBuffers { x, weight, bias, residual, out, workspace, algorithm };
                 let added = builder.product(name, &self.guard, shape, buffers);
-                added
-                    .map_err(|error| BlockError::Product { stage: name, error: Box::new(error) })?;
+                added.map_err(|error| BlockError::Product { stage: name, error })?;
             }
         }
         Ok(())

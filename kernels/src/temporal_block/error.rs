@@ -1,6 +1,6 @@
 //! Why a block cannot be made.
 
-use gridguard_pipeline::BuildError;
+use gridguard_pipeline::Error;
 
 use crate::error::KernelError;
 
@@ -16,8 +16,8 @@ pub enum BlockError {
     /// A product cannot be made.
     #[cfg(feature = "cuda")]
     #[error("product {stage}: {error}")]
-    Product { stage: &'static str, error: Box<gridguard_pipeline::ProductError> },
+    Product { stage: &'static str, error: Error },
     /// The pipeline cannot be built.
     #[error(transparent)]
-    Build(#[from] BuildError),
+    Build(#[from] Error),
 }

@@ -52,7 +52,7 @@ pub fn host_pipeline<'a, T: Element>(
 #[cfg(test)]
 mod tests {
     use gridguard::{DeviceLimits, Guard};
-    use gridguard_pipeline::{Budget, HostMemory, PlanError};
+    use gridguard_pipeline::{Budget, ErrorKind, HostMemory};
     use half::{bf16, f16};
 
     use super::*;
@@ -141,7 +141,7 @@ mod tests {
         let weights = BlockWeights::<f16>::random(16, 2).expect("legal");
         let (pipeline, ..) = host_pipeline(&shape, &weights).expect("fits");
         let error = pipeline.plan(&Budget::bytes(100)).expect_err("too small");
-        let PlanError::BudgetTooSmall { smallest, chunk: 1, .. } = error else {
+        let ErrorKind::Budget { smallest, chunk: 1 } = error.kind() else {
             panic!("{error:?}");
         };
         assert!(pipeline.plan(&Budget::bytes(smallest - 1)).is_err());

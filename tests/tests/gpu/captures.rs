@@ -8,7 +8,7 @@ use cudarc::driver::sys::{CUgraphInstantiate_flags, CUstreamCaptureMode};
 use cudarc::driver::{CudaSlice, CudaStream};
 use gridguard::cuda::{Args, LaunchError};
 use gridguard::{Axis, BatchAxis, Choice, Dim3, LaunchRequest};
-use gridguard_pipeline::{Budget, Buffer, DeviceMemory, Pipeline, StageError};
+use gridguard_pipeline::{Budget, Buffer, DeviceMemory, Pipeline, StageResult};
 
 use super::support::{guard, kernel, plan, stream};
 
@@ -75,7 +75,7 @@ fn a_split_launch_stops_when_another_thread_captures_its_stream() {
 
 /// A pipeline of a slow kernel that reads memory, and a call that does this.
 fn with_call<'a>(
-    call: impl FnMut(&Arc<CudaStream>) -> Result<(), StageError> + Send + 'a,
+    call: impl FnMut(&Arc<CudaStream>) -> StageResult + Send + 'a,
 ) -> (Pipeline<'a>, Buffer<u64>) {
     let mut builder = Pipeline::builder(ITEMS);
     let x = builder.in_place::<u64>("x", 1);
@@ -90,7 +90,7 @@ fn with_call<'a>(
 /// Runs it over memory of another stream, ends the captures with `end`, and reads the memory.
 fn run_with_call(
     on: &Arc<CudaStream>,
-    call: impl FnMut(&Arc<CudaStream>) -> Result<(), StageError> + Send,
+    call: impl FnMut(&Arc<CudaStream>) -> StageResult + Send,
     end: impl FnOnce(),
 ) {
     let owner = stream();

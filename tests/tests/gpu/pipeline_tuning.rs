@@ -11,7 +11,7 @@ use gridguard_autotune::{
     PipelineWorkload, TuningOutcome, tune,
 };
 use gridguard_pipeline::{
-    Budget, Buffer, DeviceMemory, IN_FLIGHT, Pipeline, PipelinePlan, PipelineRun, RunError,
+    Budget, Buffer, DeviceMemory, Error, IN_FLIGHT, Pipeline, PipelinePlan, PipelineRun,
 };
 
 const ITEMS: u64 = 20_000;
@@ -94,7 +94,7 @@ impl PipelineProblem for Numbered {
         self.built.iter().map(|(pipeline, ..)| pipeline.outline()).collect()
     }
 
-    fn run(&mut self, index: usize, plan: &PipelinePlan) -> Result<PipelineRun, RunError> {
+    fn run(&mut self, index: usize, plan: &PipelinePlan) -> Result<PipelineRun, Error> {
         let (pipeline, x, y) = &mut self.built[index];
         let memory = DeviceMemory::new(&self.stream).on_streams(&self.more);
         let memory = memory.read(*x, &self.x).write(*y, &mut self.y);

@@ -6,8 +6,8 @@ use cudarc::driver::{CudaStream, PinnedHostSlice};
 use gridguard::cuda::{Kernel, Module};
 use gridguard::{Axis, BatchAxis, Chunk, Dim3, LaunchRequest, Parameter};
 use gridguard_pipeline::{
-    Budget, Buffer, DeviceMemory, DeviceViews, Pipeline, PipelineBuilder, PipelineRun, RunError,
-    StageBuilder, StageError,
+    Budget, Buffer, DeviceMemory, DeviceViews, ErrorKind, Pipeline, PipelineBuilder, PipelineRun,
+    StageBuilder, StageResult,
 };
 
 use super::support::{guard, kernel, stream};
@@ -89,7 +89,7 @@ fn spreading(items: u64, on_host: bool) -> Spreading<'static> {
 #[allow(unsafe_code, reason = "the promise for the call")]
 fn copying<'b, F>(builder: &'b mut PipelineBuilder<'static>, call: F) -> StageBuilder<'b, 'static>
 where
-    F: FnMut(&Arc<CudaStream>, &Chunk, &DeviceViews<'_>) -> Result<(), StageError> + Send + 'static,
+    F: FnMut(&Arc<CudaStream>, &Chunk, &DeviceViews<'_>) -> StageResult + Send + 'static,
 {
     // SAFETY: it copies buffers of the pipeline on the stream that it gets.
     unsafe { builder.call_in_graphs("copy", call) }
@@ -101,7 +101,7 @@ fn copy(
     views: &DeviceViews<'_>,
     from: Buffer<u32>,
     to: Buffer<u32>,
-) -> Result<(), StageError> {
+) -> StageResult {
     let (from, to) = (views.read(from)?, views.write(to)?);
     let (bytes, stream) = (usize::try_from(to.bytes)?, stream.cu_stream());
     // SAFETY: both are memory of the pipeline, of that size, for work on this stream.
@@ -259,10 +259,9 @@ fn a_call_that_panics_leaves_the_device_usable() {
     let plan = pipeline.plan(&Budget::UNLIMITED.at_most(2).in_flight(2)).expect("it fits");
     let (main, more) = (stream(), [stream()]);
     let run = pipeline.run(&guard(), &plan, DeviceMemory::new(&main).on_streams(&more));
-    let Err(RunError::Stage { error: StageError::Panicked(_), done, .. }) = run else {
-        panic!("{run:?}");
-    };
-    assert_eq!(done.items_done, 4);
+    let error = run.expect_err("it panics");
+    assert_eq!(error.kind(), ErrorKind::Panicked);
+    assert_eq!(error.done().map(|done| done.items_done), Some(4));
     run_and_compare(100, Budget::UNLIMITED.at_most(30), 2);
 }
 

@@ -7,9 +7,7 @@ use gridguard::profile::{Document, Objective, Policy, Profile, Provenance};
 use gridguard_autotune::{Budget, DeviceClock, InProcess, ProductWorkload, tune};
 use gridguard_examples::uniform;
 use gridguard_kernels::{Deviation, Element, ElementType};
-use gridguard_pipeline::{
-    DeviceMemory, Product, ProductBuffers, ProductError, ProductShape, RunError, StageError,
-};
+use gridguard_pipeline::{DeviceMemory, Error, ErrorKind, Product, ProductBuffers, ProductShape};
 use gridguard_tests::product::OneProduct;
 use half::{bf16, f16};
 
@@ -44,7 +42,7 @@ impl<T: Tensorial> Operands<T> {
     }
 
     /// The output by this algorithm.
-    fn run(&self, algorithm: Option<u64>) -> Result<Vec<T>, RunError> {
+    fn run(&self, algorithm: Option<u64>) -> Result<Vec<T>, Error> {
         let stream = stream();
         let one = OneProduct::new(guard(), self.shape, WORKSPACE, algorithm, false);
         let OneProduct { mut pipeline, plan, buffers } = one.expect("a product");
@@ -104,9 +102,9 @@ fn matches_the_reference<T: Tensorial>(sizes: [u64; 3], bias: bool, residual: bo
         assert!(out == operands.run(Some(algorithm)).expect("launches"), "another result");
     }
     let error = operands.run(Some(count)).expect_err("beyond");
-    let expected = ProductError::Algorithm { given: count, count };
-    let RunError::Stage { error, .. } = error else { panic!("{error:?}") };
-    assert_eq!(error, StageError::from(expected));
+    assert_eq!(error.kind(), ErrorKind::Product);
+    let expected = format!("algorithm is {count}, the product has {count}, counted from 0");
+    assert!(error.to_string().ends_with(&expected), "{error}");
 }
 
 #[test]

@@ -10,7 +10,7 @@ use gridguard_kernels::temporal_block::{
     tolerance,
 };
 use gridguard_kernels::{Deviation, Element};
-use gridguard_pipeline::{Budget, MemoryError, PipelinePlan, RunError, StageError};
+use gridguard_pipeline::{Budget, ErrorKind, PipelinePlan};
 use half::{bf16, f16};
 
 use super::support::{Tensorial, guard, kernels, poisoned, stream};
@@ -141,7 +141,8 @@ fn a_block_whose_weights_are_given_by_address_computes_the_same() {
     let mut y = poisoned::<f16>(&stream, input.len());
     let bound = memory.bind(&stream, &x, &mut y);
     let error = pipeline.run(&guard(), &plan, bound).expect_err("no weights");
-    assert!(matches!(error, RunError::Memory(MemoryError::Missing { .. })), "{error}");
+    assert_eq!(error.kind(), ErrorKind::Memory, "{error}");
+    assert!(error.to_string().ends_with(" has no memory"), "{error}");
 }
 
 /// The plan of the smallest possible chunks.
@@ -254,10 +255,8 @@ fn misaligned_memory_is_an_error_before_anything_runs() {
     let mut y = poisoned::<f16>(&case.stream, case.input.len());
     let bound = memory.bind(&case.stream, &x, &mut y);
     let error = pipeline.run(&guard(), &plan, bound).expect_err("refused");
-    let RunError::Stage { stage, error: StageError::Failed(source), done, .. } = error else {
-        panic!("{error:?}");
-    };
-    assert_eq!((&*stage, done.items_done), ("norm1", 0));
-    assert!(source.to_string().contains("must be aligned to 16 bytes"), "{source}");
+    let done = error.done().map(|done| done.items_done);
+    assert_eq!((error.kind(), error.stage(), done), (ErrorKind::Stage, Some("norm1"), Some(0)));
+    assert!(error.to_string().contains("must be aligned to 16 bytes"), "{error}");
     assert!(case.stream.clone_dtoh(&y).expect("y").iter().all(|y| y.is_nan()), "it ran");
 }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use cudarc::driver::CudaStream;
 
 use crate::cuda::streams::{Capture, OnStreams};
-use crate::error::{MemoryError, RunError, StageError};
+use crate::error::{Error, StageResult};
 use crate::progress::PipelineRun;
 use gridguard::cuda::MemoryUses;
 use gridguard::cuda::schedule::{Scheduler, may_capture, while_capturing};
@@ -22,7 +22,7 @@ impl<'r> OnStreams<'r, '_> {
     }
 
     /// Call before the caller's code, a stage or a monitor. Records events after the work so far.
-    pub(crate) fn leave(&mut self) -> Result<(), StageError> {
+    pub(crate) fn leave(&mut self) -> StageResult {
         self.is_left = true;
         if !self.refuses_captures() {
             return Ok(());
@@ -37,7 +37,7 @@ impl<'r> OnStreams<'r, '_> {
     }
 
     /// Call after the caller's code. Makes the context current, and discards captures that the code began.
-    pub(crate) fn resume(&mut self) -> Result<(), StageError> {
+    pub(crate) fn resume(&mut self) -> StageResult {
         if !core::mem::take(&mut self.is_left) {
             return Ok(());
         }
@@ -55,7 +55,7 @@ impl<'r> OnStreams<'r, '_> {
         if self.is_stuck {
             self.wait_for_marks();
         }
-        if captured { Err(MemoryError::Captured.into()) } else { Ok(()) }
+        if captured { Err(Error::captured().into()) } else { Ok(()) }
     }
 
     /// Waits for all work, because the capture of a stream cannot be ended here.
@@ -72,11 +72,11 @@ impl<'r> OnStreams<'r, '_> {
     }
 
     /// Refuses more work on a stream that another thread began to capture.
-    pub(crate) fn check_capture(&self, lane: usize) -> Result<(), StageError> {
+    pub(crate) fn check_capture(&self, lane: usize) -> StageResult {
         let stream = self.stream_of(lane);
         if self.refuses_captures() && matches!(self.scheduler.is_captured(stream), Ok(true)) {
             self.scheduler.end_capture(stream)?;
-            return Err(MemoryError::Captured.into());
+            return Err(Error::captured().into());
         }
         Ok(())
     }
@@ -85,8 +85,8 @@ impl<'r> OnStreams<'r, '_> {
     pub(crate) fn end(
         mut self,
         uses: &MemoryUses<'_>,
-        ran: Result<PipelineRun, RunError>,
-    ) -> Result<PipelineRun, RunError> {
+        ran: Result<PipelineRun, Error>,
+    ) -> Result<PipelineRun, Error> {
         let resumed = self.resume();
         let (scheduler, launches, is_stuck) = (self.scheduler, self.launches, self.is_stuck);
         // Joins the streams.
@@ -94,17 +94,17 @@ impl<'r> OnStreams<'r, '_> {
         if is_stuck {
             uses.done();
         }
-        let ran = resumed.map_err(|_| MemoryError::Captured.into()).and(ran);
+        let ran = resumed.map_err(|_| Error::captured()).and(ran);
         scheduler.count(launches, ran.is_ok());
         end_uses(&scheduler, uses).and(ran)
     }
 }
 
 /// Ends the uses after the observers of the launches, which may have begun a capture or changed the context.
-pub(crate) fn end_uses(scheduler: &Scheduler<'_>, uses: &MemoryUses<'_>) -> Result<(), RunError> {
+pub(crate) fn end_uses(scheduler: &Scheduler<'_>, uses: &MemoryUses<'_>) -> Result<(), Error> {
     let bound = scheduler.bind();
     if uses.end() {
-        return Err(MemoryError::Captured.into());
+        return Err(Error::captured());
     }
-    bound.map_err(RunError::device)
+    bound.map_err(Error::device)
 }

@@ -8,8 +8,8 @@ use crate::buffer::Buffer;
 use crate::buffer::saturated;
 use crate::cuda::views::DeviceRange;
 use crate::definition::Definition;
-use crate::error::MemoryError;
-use crate::memory::Given;
+use crate::error::Error;
+use crate::memory::BoundMemory;
 use crate::progress::Monitor;
 use gridguard::MAX_ARGS;
 use gridguard::cuda::MemoryUses;
@@ -26,7 +26,7 @@ pub struct DeviceMemory<'m> {
     pub(crate) stream: &'m Arc<CudaStream>,
     pub(crate) more: &'m [Arc<CudaStream>],
     /// The memory of buffers, and its address.
-    pub(crate) given: Vec<(Given, u64)>,
+    pub(crate) bound: Vec<(BoundMemory, u64)>,
     pub(crate) scratch: Option<&'m mut PipelineScratch>,
     /// Scratch of another CUDA binding.
     pub(crate) raw_scratch: Option<DeviceRange>,
@@ -76,7 +76,7 @@ impl<'m> DeviceMemory<'m> {
             uses: MemoryUses::new(stream),
             stream,
             more: &[],
-            given: Vec::new(),
+            bound: Vec::new(),
             scratch: None,
             raw_scratch: None,
             monitor: None,
@@ -110,7 +110,7 @@ impl<'m> DeviceMemory<'m> {
     {
         let bytes = saturated(memory.num_bytes());
         let address = self.uses.read(memory);
-        self.give(buffer, address, bytes, false, false)
+        self.bind(buffer, address, bytes, false, false)
     }
 
     /// The memory of an output, an in-place buffer or an accumulator.
@@ -120,7 +120,7 @@ impl<'m> DeviceMemory<'m> {
     {
         let bytes = saturated(memory.num_bytes());
         let address = self.uses.write(memory);
-        self.give(buffer, address, bytes, true, false)
+        self.bind(buffer, address, bytes, true, false)
     }
 
     /// The memory of an input that is declared to be
@@ -128,14 +128,14 @@ impl<'m> DeviceMemory<'m> {
     pub fn read_host<T>(mut self, buffer: Buffer<T>, memory: &'m PinnedHostSlice<T>) -> Self {
         let bytes = saturated(memory.num_bytes());
         let address = self.uses.read_host(memory);
-        self.give(buffer, address, bytes, false, true)
+        self.bind(buffer, address, bytes, false, true)
     }
 
     /// As [`Self::read_host`], for an output or an in-place buffer.
     pub fn write_host<T>(mut self, buffer: Buffer<T>, memory: &'m mut PinnedHostSlice<T>) -> Self {
         let bytes = saturated(memory.num_bytes());
         let address = self.uses.write_host(memory);
-        self.give(buffer, address, bytes, true, true)
+        self.bind(buffer, address, bytes, true, true)
     }
 
     /// As [`Self::read`], with `bytes` of another CUDA binding's memory at `address`.
@@ -147,7 +147,7 @@ impl<'m> DeviceMemory<'m> {
     /// nothing else writes it meanwhile. If the run is captured into a graph, this holds for each launch of
     /// the graph.
     pub unsafe fn read_raw<T>(self, buffer: Buffer<T>, address: u64, bytes: u64) -> Self {
-        self.give(buffer, address, bytes, false, false)
+        self.bind(buffer, address, bytes, false, false)
     }
 
     /// As [`Self::write`], with `bytes` of another CUDA binding's memory at `address`.
@@ -156,7 +156,7 @@ impl<'m> DeviceMemory<'m> {
     ///
     /// As of [`Self::read_raw`], and nothing else reads the memory meanwhile.
     pub unsafe fn write_raw<T>(self, buffer: Buffer<T>, address: u64, bytes: u64) -> Self {
-        self.give(buffer, address, bytes, true, false)
+        self.bind(buffer, address, bytes, true, false)
     }
 
     /// Uses `bytes` of another CUDA binding's memory at `address`, a multiple of 256, as scratch. If the
@@ -170,7 +170,7 @@ impl<'m> DeviceMemory<'m> {
         self
     }
 
-    fn give<T>(
+    fn bind<T>(
         mut self,
         buffer: Buffer<T>,
         address: u64,
@@ -178,7 +178,7 @@ impl<'m> DeviceMemory<'m> {
         writable: bool,
         on_host: bool,
     ) -> Self {
-        self.given.push((Given { id: buffer.id, bytes, writable, on_host }, address));
+        self.bound.push((BoundMemory { id: buffer.id, bytes, writable, on_host }, address));
         self
     }
 
@@ -186,15 +186,19 @@ impl<'m> DeviceMemory<'m> {
     pub(crate) fn ranges(
         &self,
         definition: &Definition,
-    ) -> Result<Vec<Option<DeviceRange>>, MemoryError> {
-        let given = &self.given;
-        if given.len() > MAX_ARGS {
+    ) -> Result<Vec<Option<DeviceRange>>, Error> {
+        let bound = &self.bound;
+        if bound.len() > MAX_ARGS {
             // `MemoryUses` would not order the uses of more memory.
-            return Err(MemoryError::TooMany { given: given.len(), most: MAX_ARGS });
+            let given = bound.len();
+            return Err(Error::memory(format!(
+                "the pipeline has {given} buffers of the caller, the limit is {MAX_ARGS}"
+            )));
         }
-        let range =
-            |&(given, address): &(Given, u64)| (given, DeviceRange { address, bytes: given.bytes });
-        definition.check_memory(given.iter().map(range))
+        let range = |&(bound, address): &(BoundMemory, u64)| {
+            (bound, DeviceRange { address, bytes: bound.bytes })
+        };
+        definition.check_memory(bound.iter().map(range))
     }
 }
 

@@ -16,8 +16,8 @@ use gridguard::cuda::schedule::Scheduler;
 
 use crate::cuda::memory::DeviceMemory;
 use crate::cuda::streams::{OnStreams, check_captures};
-use crate::error::{MemoryError, RunError};
-use crate::pipeline::{Body, ON_DEVICE, Pipeline};
+use crate::error::Error;
+use crate::pipeline::{ON_DEVICE, Pipeline, StageWork};
 use crate::plan::{Budget, PipelinePlan};
 use crate::progress::PipelineRun;
 use crate::run::{Run, run};
@@ -41,7 +41,7 @@ impl Run for DeviceMemory<'_> {
         pipeline: &mut Pipeline<'_>,
         plan: &PipelinePlan,
         caller: &'static Location<'static>,
-    ) -> Result<PipelineRun, RunError> {
+    ) -> Result<PipelineRun, Error> {
         pipeline.check_run(plan, ON_DEVICE)?;
         match plan.graph() {
             Some(id) => pipeline.run_graph(guard, plan, id, &self, caller),
@@ -57,10 +57,12 @@ impl Pipeline<'_> {
         plan: &PipelinePlan,
         memory: DeviceMemory<'_>,
         caller: &'static Location<'static>,
-    ) -> Result<PipelineRun, RunError> {
+    ) -> Result<PipelineRun, Error> {
         let (in_flight, streams) = (plan.in_flight(), memory.more.len() + 1);
         if usize::try_from(in_flight).map_or(true, |in_flight| in_flight > streams) {
-            return Err(MemoryError::TooFewStreams { in_flight, streams }.into());
+            return Err(Error::memory(format!(
+                "the plan has {in_flight} chunks in flight, but there are only {streams} streams"
+            )));
         }
         let buffers = memory.ranges(&self.definition)?;
         let scheduler = self.scheduler(guard, &memory, caller)?;
@@ -78,10 +80,10 @@ impl Pipeline<'_> {
         guard: &'g Guard,
         memory: &DeviceMemory<'_>,
         caller: &'static Location<'static>,
-    ) -> Result<Scheduler<'g>, RunError> {
-        let scheduler = Scheduler::new(guard, caller).map_err(RunError::device)?;
+    ) -> Result<Scheduler<'g>, Error> {
+        let scheduler = Scheduler::new(guard, caller).map_err(Error::device)?;
         let context = scheduler.context();
-        let other = |what| Err(MemoryError::OtherContext(what).into());
+        let other = |what| Err(Error::other_context(what));
         let mut streams = core::iter::once(memory.stream).chain(memory.more);
         if streams.any(|stream| stream.context() != context) {
             return other("a stream");
@@ -89,19 +91,19 @@ impl Pipeline<'_> {
         if memory.uses.is_foreign() {
             return other("memory");
         }
-        for body in &self.bodies {
+        for body in &self.work {
             match body {
-                Body::Kernel { kernel, .. } => {
-                    scheduler.check_kernel(kernel).map_err(RunError::device)?;
+                StageWork::Kernel { kernel, .. } => {
+                    scheduler.check_kernel(kernel).map_err(Error::device)?;
                 }
-                Body::Product(product) if product.context() != context => {
+                StageWork::Product(product) if product.context() != context => {
                     return other("a product");
                 }
                 _ => {}
             }
         }
         check_captures(&scheduler, memory.stream, memory.more)?;
-        memory.uses.check().map_err(RunError::device)?;
+        memory.uses.check().map_err(Error::device)?;
         Ok(scheduler)
     }
 }

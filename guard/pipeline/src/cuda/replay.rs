@@ -13,8 +13,8 @@ use crate::cuda::graph::PipelineGraph;
 use crate::cuda::memory::DeviceMemory;
 use crate::cuda::streams::{Capture, OnStreams, check_captures, join};
 use crate::cuda::views::DeviceRange;
-use crate::error::{MemoryError, RunError};
-use crate::pipeline::{Body, Pipeline};
+use crate::error::Error;
+use crate::pipeline::{Pipeline, StageWork};
 use crate::plan::PipelinePlan;
 use crate::progress::PipelineRun;
 use crate::run::run;
@@ -28,20 +28,32 @@ impl Pipeline<'_> {
         id: u64,
         memory: &DeviceMemory<'_>,
         caller: &'static Location<'static>,
-    ) -> Result<PipelineRun, RunError> {
+    ) -> Result<PipelineRun, Error> {
         if memory.monitor.is_some() {
-            return Err(RunError::MonitoredGraph);
+            return Err(Error::unrunnable(
+                "a graph submits all chunks at once and cannot be monitored: remove the monitor, or \
+                 run the plan without as_graph",
+            ));
         }
-        for (body, spec) in self.bodies.iter().zip(&self.definition.stages) {
-            if matches!(body, Body::Call { in_graphs: false, .. }) {
-                return Err(RunError::NotCapturable(spec.name.clone()));
+        for (body, spec) in self.work.iter().zip(&self.definition.stages) {
+            if matches!(body, StageWork::Call { in_graphs: false, .. }) {
+                let message = format!(
+                    "stage {} is a call, whose work a graph may not repeat: declare it with \
+                     call_in_graphs, or run the pipeline without a graph",
+                    spec.name
+                );
+                return Err(Error::unrunnable(message).at_stage(&spec.name));
             }
         }
         let buffers = memory.ranges(&self.definition)?;
         let captured = self.graph.as_ref().filter(|graph| graph.id == id);
         for (index, spec) in self.definition.buffers.iter().enumerate() {
             if captured.is_some_and(|graph| graph.buffers.get(index) != buffers.get(index)) {
-                return Err(MemoryError::OtherMemory(spec.name.clone()).into());
+                return Err(Error::memory(format!(
+                    "buffer {} is other memory than the graph was captured with: give the same, or \
+                     run a new plan.as_graph()",
+                    spec.name
+                )));
             }
         }
         let is_captured = captured.is_some();
@@ -52,9 +64,9 @@ impl Pipeline<'_> {
             self.graph =
                 Some(self.capture(scheduler, plan, id, memory.stream.context(), buffers)?);
         }
-        let Some(graph) = &self.graph else { return Err(RunError::OtherPlan) };
+        let Some(graph) = &self.graph else { return Ok(PipelineRun::default()) };
         // Stages and observers ran since, which may have begun a capture.
-        scheduler.bind().map_err(RunError::device)?;
+        scheduler.bind().map_err(Error::device)?;
         check_captures(&scheduler, memory.stream, &[])?;
         graph.launch(&scheduler, memory)?;
         Ok(graph.run.clone())
@@ -67,10 +79,10 @@ impl Pipeline<'_> {
         id: u64,
         context: &Arc<CudaContext>,
         buffers: Vec<Option<DeviceRange>>,
-    ) -> Result<PipelineGraph, RunError> {
-        scheduler.check_graphs().map_err(RunError::device)?;
+    ) -> Result<PipelineGraph, Error> {
+        scheduler.check_graphs().map_err(Error::device)?;
         // New streams: work that other threads submit to the caller's would become part of the graph.
-        let failed = |call, error| RunError::device(driver_error(context, call, error));
+        let failed = |call, error| Error::device(driver_error(context, call, error));
         let new_stream = || context.new_stream().map_err(|error| failed("cuStreamCreate", error));
         let order = new_stream()?;
         let more = (1..plan.in_flight()).map(|_| new_stream()).collect::<Result<Vec<_>, _>>()?;
@@ -92,10 +104,10 @@ impl Pipeline<'_> {
 impl PipelineGraph {
     /// Launches the graph after earlier work on the first stream of `memory`. The context of guard, memory and
     /// kernels is current.
-    fn launch(&self, scheduler: &Scheduler<'_>, memory: &DeviceMemory<'_>) -> Result<(), RunError> {
+    fn launch(&self, scheduler: &Scheduler<'_>, memory: &DeviceMemory<'_>) -> Result<(), Error> {
         let Some(exec) = &self.graph else { return Ok(()) };
         let (stream, order) = (memory.stream, &self.order);
-        let failed = |call, error| RunError::device(driver_error(stream.context(), call, error));
+        let failed = |call, error| Error::device(driver_error(stream.context(), call, error));
         stream.join(order).map_err(|error| failed("cuStreamWaitEvent", error))?;
         let _in_use = memory.uses.begin();
         // SAFETY: the graph is alive, and `Pipeline::scheduler` checked that the stream is of its context, which is

@@ -7,9 +7,9 @@ use cudarc::driver::CudaStream;
 use crate::buffer::BufferId;
 use crate::builder::{PipelineBuilder, StageBuilder};
 use crate::cuda::views::{Argument, Call, DeviceViews};
-use crate::error::StageError;
-use crate::pipeline::Body;
-use crate::product::{ProductBuffers, ProductElement, ProductError, ProductShape, ProductStage};
+use crate::error::{Error, StageResult};
+use crate::pipeline::StageWork;
+use crate::product::{ProductBuffers, ProductElement, ProductShape, ProductStage};
 use gridguard::BatchAxis;
 use gridguard::Chunk;
 use gridguard::Guard;
@@ -35,7 +35,7 @@ impl<'a> PipelineBuilder<'a> {
         if let Some(key) = kernel.tuning_key() {
             self.source(&*key.source);
         }
-        let stage = Body::Kernel { kernel: kernel.clone(), arguments: Vec::new() };
+        let stage = StageWork::Kernel { kernel: kernel.clone(), arguments: Vec::new() };
         let stage = self.add_stage(name.into(), stage);
         stage.launches(request, batch, kernel.limits())
     }
@@ -47,7 +47,7 @@ impl<'a> PipelineBuilder<'a> {
     /// discarded, and the run fails. The pipeline cannot run as a graph: see [`Self::call_in_graphs`].
     pub fn call<F>(&mut self, name: impl Into<String>, call: F) -> StageBuilder<'_, 'a>
     where
-        F: FnMut(&Arc<CudaStream>, &Chunk, &DeviceViews<'_>) -> Result<(), StageError> + Send + 'a,
+        F: FnMut(&Arc<CudaStream>, &Chunk, &DeviceViews<'_>) -> StageResult + Send + 'a,
     {
         self.add_call(name.into(), Box::new(call), false)
     }
@@ -67,7 +67,7 @@ impl<'a> PipelineBuilder<'a> {
         call: F,
     ) -> StageBuilder<'_, 'a>
     where
-        F: FnMut(&Arc<CudaStream>, &Chunk, &DeviceViews<'_>) -> Result<(), StageError> + Send + 'a,
+        F: FnMut(&Arc<CudaStream>, &Chunk, &DeviceViews<'_>) -> StageResult + Send + 'a,
     {
         self.add_call(name.into(), Box::new(call), true)
     }
@@ -80,19 +80,19 @@ impl<'a> PipelineBuilder<'a> {
     ///
     /// # Errors
     ///
-    /// [`ProductError`] if the library cannot be used, or the sizes of the buffers differ from the shape.
+    /// [`ErrorKind::Product`](crate::ErrorKind) if the library cannot be used, or the sizes of the buffers differ from the shape.
     pub fn product<T: ProductElement>(
         &mut self,
         name: impl Into<String>,
         guard: &Guard,
         shape: ProductShape,
         buffers: ProductBuffers<T>,
-    ) -> Result<(), ProductError> {
+    ) -> Result<(), Error> {
         let extent = |id| self.definition.spec(id).map(|spec| spec.extent);
         let product = ProductStage::new(guard, shape, &buffers, extent)?;
         let at_most = product.most_items();
         let ProductBuffers { x, weight, bias, residual, out, workspace, algorithm: _ } = buffers;
-        let product = Body::Product(Box::new(product));
+        let product = StageWork::Product(Box::new(product));
         let stage = self.add_stage(name.into(), product).at_most(at_most);
         let stage = stage.read(x).read(weight).write(workspace);
         let stage = bias.into_iter().fold(stage, StageBuilder::read);
@@ -110,7 +110,7 @@ impl<'a> PipelineBuilder<'a> {
         call: Box<Call<'a>>,
         in_graphs: bool,
     ) -> StageBuilder<'_, 'a> {
-        self.add_stage(name, Body::Call { call, in_graphs })
+        self.add_stage(name, StageWork::Call { call, in_graphs })
     }
 }
 
@@ -158,7 +158,7 @@ impl<'a> StageBuilder<'_, 'a> {
 
     /// Adds the address of a buffer to the arguments of the stage's kernel, if it launches one.
     pub(crate) fn argument_at(mut self, id: BufferId, offset: u64) -> Self {
-        if let Some(Body::Kernel { arguments, .. }) = self.body() {
+        if let Some(StageWork::Kernel { arguments, .. }) = self.body() {
             arguments.push(Argument::Buffer { id, offset });
         }
         self
@@ -166,7 +166,7 @@ impl<'a> StageBuilder<'_, 'a> {
 
     fn argument(mut self, add: impl Fn(&mut RawArgs<'a>) + Send + 'a) -> Self {
         match self.body() {
-            Some(Body::Kernel { arguments, .. }) => {
+            Some(StageWork::Kernel { arguments, .. }) => {
                 arguments.push(Argument::Value(Box::new(add)));
                 self
             }

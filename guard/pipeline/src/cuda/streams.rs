@@ -11,8 +11,8 @@ use crate::buffer::saturated;
 use crate::cuda::memory::PipelineScratch;
 use crate::cuda::views::{Argument, DeviceRange, DeviceViews};
 use crate::definition::Definition;
-use crate::error::{MemoryError, RunError, StageError};
-use crate::pipeline::{Body, Pipeline};
+use crate::error::{Error, ErrorKind, StageError, StageResult};
+use crate::pipeline::{Pipeline, StageWork};
 use crate::plan::PipelinePlan;
 use crate::run::{Backend, ChunkFailure, catch_panic};
 
@@ -20,7 +20,7 @@ use crate::run::{Backend, ChunkFailure, catch_panic};
 pub(crate) struct OnStreams<'r, 'a> {
     pub(crate) scheduler: Scheduler<'r>,
     pub(crate) definition: &'r Definition,
-    stages: &'r mut [Body<'a>],
+    stages: &'r mut [StageWork<'a>],
     /// The caller's memory of each buffer, on the device or the host.
     buffers: Vec<Option<DeviceRange>>,
     pub(crate) stream: &'r Arc<CudaStream>,
@@ -104,7 +104,7 @@ struct Lane<'a> {
 }
 
 impl Backend for OnStreams<'_, '_> {
-    fn allocate(&mut self, plan: &PipelinePlan) -> Result<(), StageError> {
+    fn allocate(&mut self, plan: &PipelinePlan) -> StageResult {
         self.resume()?;
         self.join();
         let bytes = plan.scratch_bytes();
@@ -121,8 +121,8 @@ impl Backend for OnStreams<'_, '_> {
                     Some(memory) => memory,
                     None => self.scheduler.allocate(self.stream, bytes).map_err(
                         |error| match error {
-                            AllocationError::OutOfMemory(error) => StageError::out_of_memory(error),
-                            AllocationError::Failed(error) => error.into(),
+                            AllocationError::OutOfMemory(error) => Error::out_of_memory(error),
+                            AllocationError::Failed(error) => Error::device(error),
                         },
                     )?,
                 };
@@ -152,7 +152,7 @@ impl Backend for OnStreams<'_, '_> {
     fn prepare(&mut self, plan: &PipelinePlan) -> Result<(), (usize, StageError)> {
         let last = plan.chunks().last().map_or(0, |chunk| chunk.items);
         for (index, stage) in self.stages.iter_mut().enumerate() {
-            if let Body::Product(product) = stage {
+            if let StageWork::Product(product) = stage {
                 let items = [plan.chunk_items(), last];
                 product
                     .prepare(self.scheduler.guard(), items)
@@ -181,7 +181,7 @@ impl Backend for OnStreams<'_, '_> {
         Ok(())
     }
 
-    fn wait(&mut self) -> Result<(), StageError> {
+    fn wait(&mut self) -> StageResult {
         for place in 0..self.lanes.len() {
             self.scheduler.guard().synchronize(self.stream_of(place))?;
         }
@@ -200,7 +200,7 @@ impl<'r, 'a> OnStreams<'r, 'a> {
         Self {
             scheduler,
             definition: &pipeline.definition,
-            stages: &mut pipeline.bodies,
+            stages: &mut pipeline.work,
             buffers,
             stream,
             more,
@@ -241,7 +241,7 @@ impl<'r, 'a> OnStreams<'r, 'a> {
         index: usize,
         plan: &PipelinePlan,
     ) -> Result<Option<RawArgs<'a>>, LaunchError> {
-        let (Some(Body::Kernel { kernel, arguments }), Some(launches)) =
+        let (Some(StageWork::Kernel { kernel, arguments }), Some(launches)) =
             (self.stages.get(index), plan.launches_of(index))
         else {
             return Ok(None);
@@ -271,7 +271,7 @@ impl<'r, 'a> OnStreams<'r, 'a> {
         Some(Place { base: address, bytes_per_item, bytes })
     }
 
-    fn run_stage(&mut self, step: Step<'_>) -> Result<(), StageError> {
+    fn run_stage(&mut self, step: Step<'_>) -> StageResult {
         self.resume()?;
         self.check_capture(step.lane)?;
         self.copy(step, false)?;
@@ -279,16 +279,16 @@ impl<'r, 'a> OnStreams<'r, 'a> {
         self.copy(step, true)
     }
 
-    fn submit_stage(&mut self, step: Step<'_>) -> Result<(), StageError> {
+    fn submit_stage(&mut self, step: Step<'_>) -> StageResult {
         let Step { plan, chunk, lane, stage: index } = step;
         let stream = self.stream_of(lane);
         let views = self.views(step);
-        if matches!(self.stages.get(index), Some(Body::Call { .. })) {
+        if matches!(self.stages.get(index), Some(StageWork::Call { .. })) {
             self.leave()?;
         }
         let kernel = match self.stages.get_mut(index) {
-            Some(Body::Kernel { kernel, .. }) => kernel,
-            Some(Body::Product(product)) => {
+            Some(StageWork::Kernel { kernel, .. }) => kernel,
+            Some(StageWork::Product(product)) => {
                 let mut operands = [None; 6];
                 for (address, buffer) in operands.iter_mut().zip(product.operands()) {
                     *address = buffer.map(|buffer| views.address(buffer)).transpose()?;
@@ -298,9 +298,8 @@ impl<'r, 'a> OnStreams<'r, 'a> {
                 unsafe { product.submit(stream, chunk.items, &operands) }?;
                 return Ok(());
             }
-            Some(Body::Call { call, .. }) => {
+            Some(StageWork::Call { call, .. }) => {
                 let called = catch_panic(|| call(stream, chunk, &views));
-                let called = called.unwrap_or_else(|panic| Err(StageError::Panicked(panic)));
                 let resumed = self.resume();
                 return called.and(resumed);
             }
@@ -325,7 +324,7 @@ impl<'r, 'a> OnStreams<'r, 'a> {
     }
 
     /// Copies the chunk's items of buffers in host memory to scratch before the stage, or `back` after it.
-    fn copy(&self, step: Step<'_>, back: bool) -> Result<(), StageError> {
+    fn copy(&self, step: Step<'_>, back: bool) -> StageResult {
         let Step { plan, chunk, lane, stage } = step;
         for (buffer, per_item) in self.definition.copies(stage, back) {
             let (Some(Some(memory)), Some(place)) =
@@ -380,13 +379,11 @@ impl<'r, 'a> OnStreams<'r, 'a> {
     fn failure(&mut self, chunk: Chunk, stage: usize, error: StageError) -> ChunkFailure {
         // The caller may call a monitor next.
         let _ = self.leave();
-        let error = match error {
-            StageError::OutOfMemory(error) if self.capture == Capture::Begun => {
-                StageError::Failed(error)
-            }
-            error => error,
-        };
-        ChunkFailure { chunk, stage, error }
+        let mut error = Error::caused_by(ErrorKind::Stage, error);
+        if self.capture == Capture::Begun && error.kind() == ErrorKind::OutOfMemory {
+            error = error.with_kind(ErrorKind::Stage);
+        }
+        ChunkFailure { chunk, stage, error: error.into() }
     }
 
     /// Ends the capture, and returns its graph, if it has any work.
@@ -428,10 +425,10 @@ pub(crate) fn check_captures(
     scheduler: &Scheduler<'_>,
     stream: &Arc<CudaStream>,
     more: &[Arc<CudaStream>],
-) -> Result<(), RunError> {
+) -> Result<(), Error> {
     for stream in core::iter::once(stream).chain(more) {
-        if scheduler.is_captured(stream).map_err(RunError::device)? {
-            return Err(MemoryError::Captured.into());
+        if scheduler.is_captured(stream).map_err(Error::device)? {
+            return Err(Error::captured());
         }
     }
     Ok(())

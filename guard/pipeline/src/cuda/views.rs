@@ -6,12 +6,12 @@ use cudarc::driver::CudaStream;
 
 use crate::buffer::{Access, Buffer, BufferId};
 use crate::definition::Definition;
-use crate::error::{BufferUse, StageError};
+use crate::error::{Error, StageResult};
 use gridguard::{Chunk, RawArgs};
 
 /// The work of a stage that submits its own work.
 pub(crate) type Call<'a> =
-    dyn FnMut(&Arc<CudaStream>, &Chunk, &DeviceViews<'_>) -> Result<(), StageError> + Send + 'a;
+    dyn FnMut(&Arc<CudaStream>, &Chunk, &DeviceViews<'_>) -> StageResult + Send + 'a;
 
 /// An argument of a stage's kernel.
 pub(crate) enum Argument<'a> {
@@ -44,10 +44,9 @@ impl DeviceViews<'_> {
     ///
     /// # Errors
     ///
-    /// [`StageError::NotRead`] if it declared something else.
-    pub fn read<T>(&self, buffer: Buffer<T>) -> Result<DeviceRange, StageError> {
-        let range = self.find(buffer.id, Access::reads);
-        range.ok_or_else(|| StageError::NotRead(self.use_of(buffer.id).into()))
+    /// [`ErrorKind::View`](crate::ErrorKind) if it declared something else.
+    pub fn read<T>(&self, buffer: Buffer<T>) -> Result<DeviceRange, Error> {
+        self.find(buffer.id, Access::reads).ok_or_else(|| self.not_read(buffer.id))
     }
 
     /// A buffer that the stage writes or updates. Work on the stage's stream may write it. If the stage
@@ -55,16 +54,17 @@ impl DeviceViews<'_> {
     ///
     /// # Errors
     ///
-    /// [`StageError::NotWritten`] if it declared something else.
-    pub fn write<T>(&self, buffer: Buffer<T>) -> Result<DeviceRange, StageError> {
+    /// [`ErrorKind::View`](crate::ErrorKind) if it declared something else.
+    pub fn write<T>(&self, buffer: Buffer<T>) -> Result<DeviceRange, Error> {
         let range = self.find(buffer.id, Access::writes);
-        range.ok_or_else(|| StageError::NotWritten(self.use_of(buffer.id).into()))
+        let name = || self.definition.buffer_name(buffer.id);
+        range.ok_or_else(|| Error::not_written(self.stage, &name()))
     }
 
     /// The address of a buffer that the stage uses.
-    pub(crate) fn address(&self, id: BufferId) -> Result<u64, StageError> {
+    pub(crate) fn address(&self, id: BufferId) -> Result<u64, Error> {
         let range = self.find(id, |_| true);
-        range.map(|range| range.address).ok_or_else(|| StageError::NotRead(self.use_of(id).into()))
+        range.map(|range| range.address).ok_or_else(|| self.not_read(id))
     }
 
     fn find(&self, id: BufferId, allows: fn(Access) -> bool) -> Option<DeviceRange> {
@@ -74,7 +74,7 @@ impl DeviceViews<'_> {
         self.views.iter().find(is).map(|(_, _, range)| *range)
     }
 
-    fn use_of(&self, id: BufferId) -> BufferUse {
-        BufferUse::new(self.stage, self.definition.buffer_name(id))
+    fn not_read(&self, id: BufferId) -> Error {
+        Error::not_read(self.stage, &self.definition.buffer_name(id))
     }
 }

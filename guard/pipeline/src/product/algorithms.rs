@@ -7,9 +7,10 @@ use std::rc::Rc;
 use cudarc::driver::CudaStream;
 
 use crate::buffer::saturated;
+use crate::error::Error;
 use crate::product::cublaslt::{HeuristicResult, Status};
-use crate::product::error::{ALIGNMENT, ProductError};
-use crate::product::library::{LibraryHandle, Object};
+use crate::product::library::{LibraryHandle, Object, unusable};
+use crate::product::shape::ALIGNMENT;
 use crate::product::shape::{MAX_SIZE, OPERANDS, Operands, ProductElement, ProductShape};
 use gridguard::Guard;
 
@@ -42,12 +43,12 @@ impl Product {
     ///
     /// # Errors
     ///
-    /// [`ProductError`] if the library cannot be used, or has no algorithm for the shape.
+    /// [`Error`] if the library cannot be used, or has no algorithm for the shape.
     pub fn new<T: ProductElement>(
         guard: &Guard,
         shape: ProductShape,
         workspace_bytes: u64,
-    ) -> Result<Self, ProductError> {
+    ) -> Result<Self, Error> {
         Self::with_handle::<T>(guard, Rc::new(LibraryHandle::of(guard)?), shape, workspace_bytes)
     }
 
@@ -57,7 +58,7 @@ impl Product {
         handle: Rc<LibraryHandle>,
         shape: ProductShape,
         workspace_bytes: u64,
-    ) -> Result<Self, ProductError> {
+    ) -> Result<Self, Error> {
         shape.check()?;
         let library = handle.library;
         let functions = library.functions;
@@ -122,11 +123,11 @@ impl Product {
     }
 
     /// Chooses the algorithm of this index.
-    pub(crate) fn choose(&mut self, algorithm: u64) -> Result<(), ProductError> {
+    pub(crate) fn choose(&mut self, algorithm: u64) -> Result<(), Error> {
         let index = usize::try_from(algorithm).ok();
         let Some(index) = index.filter(|index| *index < self.algorithms.len()) else {
             let count = saturated(self.algorithms.len());
-            return Err(ProductError::Algorithm { given: algorithm, count });
+            return Err(no_such_algorithm(algorithm, count));
         };
         self.algorithm = index;
         Ok(())
@@ -144,9 +145,9 @@ impl Product {
         &mut self,
         stream: &CudaStream,
         operands: &Operands<u64>,
-    ) -> Result<(), ProductError> {
+    ) -> Result<(), Error> {
         let Some(algorithm) = self.algorithms.get(self.algorithm) else {
-            return Err(ProductError::Algorithm { given: saturated(self.algorithm), count: 0 });
+            return Err(no_such_algorithm(saturated(self.algorithm), 0));
         };
         let [x, weight, bias, residual, out, workspace] = *operands;
         let workspace = workspace.filter(|_| algorithm.workspace_bytes > 0);
@@ -155,7 +156,7 @@ impl Product {
         if let Some(bias) = bias {
             self.description.describe(library, BIAS_POINTER, &bias)?;
         }
-        self.library.bind()?;
+        self.library.bind().map_err(unusable)?;
         let (alpha, beta) = (1.0_f32, if residual.is_some() { 1.0_f32 } else { 0.0 });
         let Self { description, weight: weight_layout, x: x_layout, out: out_layout, .. } = self;
         // SAFETY: the objects are alive in `self` and the factors on the stack, and the library reads them
@@ -186,7 +187,7 @@ impl Product {
     }
 
     /// The library's algorithms, by its estimate the fastest first.
-    fn heuristic(&self, workspace_bytes: u64) -> Result<Vec<HeuristicResult>, ProductError> {
+    fn heuristic(&self, workspace_bytes: u64) -> Result<Vec<HeuristicResult>, Error> {
         let library = self.library.library;
         let functions = library.functions;
         let (call, destroy) = ("cublasLtMatmulPreferenceCreate", functions.preference_destroy);
@@ -230,17 +231,18 @@ impl Product {
             }
         }
         let (shape, element) = (self.shape, self.element);
-        Err(ProductError::NoAlgorithm { shape, element, workspace_bytes })
+        Err(no_algorithm(&shape, element, workspace_bytes))
     }
 }
 
 impl ProductShape {
     /// Checks the sizes against the library's range. The bytes of every matrix then fit u64.
-    pub(crate) fn check(&self) -> Result<(), ProductError> {
+    pub(crate) fn check(&self) -> Result<(), Error> {
         let Self { rows, inner, columns, .. } = *self;
         for (size, given) in [("rows", rows), ("inner", inner), ("columns", columns)] {
             if !(1..=MAX_SIZE).contains(&given) {
-                return Err(ProductError::Size { size, given, most: MAX_SIZE });
+                let message = format!("{size} is {given}, cuBLASLt takes 1 to {MAX_SIZE}");
+                return Err(Error::product(message));
             }
         }
         Ok(())
@@ -256,15 +258,29 @@ impl fmt::Debug for Product {
 }
 
 /// Checks the alignment of all operands.
-fn check_addresses(operands: &Operands<u64>) -> Result<(), ProductError> {
+pub(crate) fn check_addresses(operands: &Operands<u64>) -> Result<(), Error> {
     for (tensor, address) in OPERANDS.into_iter().zip(operands) {
         if let Some(address) = *address
             && !address.is_multiple_of(ALIGNMENT)
         {
-            return Err(ProductError::Misaligned { tensor, address });
+            return Err(Error::product(format!(
+                "{tensor} is at {address:#x}, which is not a multiple of {ALIGNMENT} bytes"
+            )));
         }
     }
     Ok(())
+}
+
+pub(crate) fn no_such_algorithm(given: u64, count: u64) -> Error {
+    Error::product(format!("algorithm is {given}, the product has {count}, counted from 0"))
+}
+
+pub(crate) fn no_algorithm(shape: &ProductShape, element: &str, workspace_bytes: u64) -> Error {
+    let ProductShape { rows, inner, columns, .. } = *shape;
+    Error::product(format!(
+        "cuBLASLt has no algorithm for a {element} product of {rows} x {inner} and {inner} x {columns} \
+         with {workspace_bytes} bytes of workspace"
+    ))
 }
 
 /// A device address for the library; null for none.
@@ -293,20 +309,3 @@ const MAX_WORKSPACE_BYTES: c_int = 1;
 const MIN_ALIGNMENTS: [c_int; 4] = [5, 6, 7, 8];
 /// `CUBLAS_STATUS_NOT_SUPPORTED`.
 const NOT_SUPPORTED: Status = 15;
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn sizes_that_the_library_cannot_count_are_errors() {
-        let checked = |[rows, inner, columns]: [u64; 3]| {
-            ProductShape { rows, inner, columns, bias: true, residual: false }.check()
-        };
-        let refused = |sizes| checked(sizes).expect_err("refused").to_string();
-        assert_eq!(refused([0, 1, 1]), "rows is 0, cuBLASLt takes 1 to 2147483647");
-        assert_eq!(refused([1, 1 << 31, 1]), "inner is 2147483648, cuBLASLt takes 1 to 2147483647");
-        assert_eq!(refused([1, 1, 0]), "columns is 0, cuBLASLt takes 1 to 2147483647");
-        assert_eq!(checked([MAX_SIZE, 2, 3]), Ok(()));
-    }
-}

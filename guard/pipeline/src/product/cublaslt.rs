@@ -10,7 +10,7 @@ use gridguard::cuda::{CudaError, CudaLibrary};
 use libloading::Library;
 use once_cell::sync::OnceCell;
 
-use crate::product::error::ProductError;
+use crate::error::Error;
 
 /// An object of the library, or a stream of the driver.
 pub(crate) type Handle = *mut c_void;
@@ -61,7 +61,7 @@ impl CublasLt {
         (part(version / 10_000), part(version / 100 % 100), part(version % 100))
     }
 
-    pub(crate) fn check(&self, call: &'static str, code: Status) -> Result<(), ProductError> {
+    pub(crate) fn check(&self, call: &'static str, code: Status) -> Result<(), Error> {
         if code == 0 {
             return Ok(());
         }
@@ -69,9 +69,13 @@ impl CublasLt {
         let name = unsafe { (self.functions.get_status_name)(code) };
         // SAFETY: not null, so a static string, which the library has for every number.
         let name = (!name.is_null()).then(|| unsafe { CStr::from_ptr(name) }.to_string_lossy());
-        let name = name.map_or_else(|| "unknown error".to_owned(), Into::into);
-        Err(ProductError::Call { call, code, name })
+        let name = name.unwrap_or("unknown error".into());
+        Err(call_failed(call, code, &name))
     }
+}
+
+pub(crate) fn call_failed(call: &str, code: Status, name: &str) -> Error {
+    Error::product(format!("{call} returned {name} ({code})"))
 }
 
 fn load(names: &[&str]) -> Result<(Functions, String), CudaError> {

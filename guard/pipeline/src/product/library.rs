@@ -6,11 +6,16 @@ use std::sync::Arc;
 
 use cudarc::driver::CudaContext;
 
+use crate::error::{Error, ErrorKind, StageError};
 use crate::product::cublaslt::{CublasLt, Handle, Status};
-use crate::product::error::ProductError;
 use gridguard::Guard;
 use gridguard::cuda::CudaError;
 use gridguard::cuda::schedule::{Scheduler, bind};
+
+/// The library or the device cannot be used.
+pub(crate) fn unusable(cause: impl Into<StageError>) -> Error {
+    Error::caused_by(ErrorKind::Product, cause)
+}
 
 /// The library's state for one context.
 pub(crate) struct LibraryHandle {
@@ -21,9 +26,10 @@ pub(crate) struct LibraryHandle {
 
 impl LibraryHandle {
     /// A handle in the guard's context.
-    pub(crate) fn of(guard: &Guard) -> Result<Self, ProductError> {
-        let context = Arc::clone(Scheduler::new(guard, Location::caller())?.context());
-        let (library, mut handle) = (CublasLt::find()?, core::ptr::null_mut());
+    pub(crate) fn of(guard: &Guard) -> Result<Self, Error> {
+        let scheduler = Scheduler::new(guard, Location::caller()).map_err(unusable)?;
+        let context = Arc::clone(scheduler.context());
+        let (library, mut handle) = (CublasLt::find().map_err(unusable)?, core::ptr::null_mut());
         // SAFETY: the pointer is to a live handle, and a context is current.
         let status = unsafe { (library.functions.create)(&raw mut handle) };
         library.check("cublasLtCreate", status)?;
@@ -58,7 +64,7 @@ impl Object {
         call: &'static str,
         destroy: unsafe extern "C" fn(Handle) -> Status,
         create: impl FnOnce(*mut Handle) -> Status,
-    ) -> Result<Self, ProductError> {
+    ) -> Result<Self, Error> {
         let mut handle = core::ptr::null_mut();
         library.check(call, create(&raw mut handle))?;
         Ok(Self { handle, destroy })
@@ -70,7 +76,7 @@ impl Object {
         library: CublasLt,
         attribute: c_int,
         value: &T,
-    ) -> Result<(), ProductError> {
+    ) -> Result<(), Error> {
         let from = core::ptr::from_ref(value).cast();
         // SAFETY: the object is alive, and the pointer to a live value of that size, which is checked.
         let status = unsafe {

@@ -59,4 +59,7 @@ pub(crate) const MAX_SIZE: u64 = 0x7fff_ffff;
 /// The operands of a product in the order of [`OPERANDS`]: buffers or addresses.
 pub(crate) type Operands<A> = [Option<A>; OPERANDS.len()];
 
+/// The alignment of matrices in bytes, also where a chunk begins.
+pub(crate) const ALIGNMENT: u64 = 16;
+
 pub(crate) const OPERANDS: [&str; 6] = ["x", "weight", "bias", "residual", "out", "the workspace"];

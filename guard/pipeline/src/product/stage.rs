@@ -1,14 +1,16 @@
 //! The stage of a pipeline that multiplies matrices: one product for each chunk size.
 
+use core::fmt;
 use std::rc::Rc;
 use std::sync::Arc;
 
 use cudarc::driver::{CudaContext, CudaStream};
 
 use crate::buffer::{Buffer, BufferId, Extent};
-use crate::product::algorithms::Product;
-use crate::product::error::{ALIGNMENT, ProductError};
+use crate::error::Error;
+use crate::product::algorithms::{Product, no_such_algorithm};
 use crate::product::library::LibraryHandle;
+use crate::product::shape::ALIGNMENT;
 use crate::product::shape::{MAX_SIZE, OPERANDS, Operands, ProductElement, ProductShape};
 use gridguard::Guard;
 
@@ -45,8 +47,7 @@ pub(crate) struct ProductStage {
     products: Vec<Product>,
 }
 
-type MakeProduct =
-    fn(&Guard, Rc<LibraryHandle>, ProductShape, u64) -> Result<Product, ProductError>;
+type MakeProduct = fn(&Guard, Rc<LibraryHandle>, ProductShape, u64) -> Result<Product, Error>;
 
 impl ProductStage {
     /// Checks the shape and the extents of the buffers. A buffer of another pipeline has no extent; the
@@ -56,7 +57,7 @@ impl ProductStage {
         shape: ProductShape,
         buffers: &ProductBuffers<T>,
         extent: impl Fn(BufferId) -> Option<Extent>,
-    ) -> Result<Self, ProductError> {
+    ) -> Result<Self, Error> {
         shape.check()?;
         let ProductBuffers { x, weight, bias, residual, out, workspace, algorithm } = *buffers;
         shape.check_operands(bias.is_some(), residual.is_some())?;
@@ -85,7 +86,7 @@ impl ProductStage {
     }
 
     /// Makes the products for two chunk sizes in items, and keeps products of earlier plans.
-    pub(crate) fn prepare(&mut self, guard: &Guard, items: [u64; 2]) -> Result<(), ProductError> {
+    pub(crate) fn prepare(&mut self, guard: &Guard, items: [u64; 2]) -> Result<(), Error> {
         let rows = items.map(|items| items.saturating_mul(self.shape.rows));
         if self.products.len() > MAX_KEPT {
             self.products.retain(|product| rows.contains(&product.shape().rows));
@@ -115,11 +116,11 @@ impl ProductStage {
         stream: &CudaStream,
         items: u64,
         operands: &Operands<u64>,
-    ) -> Result<(), ProductError> {
+    ) -> Result<(), Error> {
         let rows = items.saturating_mul(self.shape.rows);
         let Some(product) = self.products.iter_mut().find(|product| product.shape().rows == rows)
         else {
-            return Err(ProductError::Algorithm { given: 0, count: 0 });
+            return Err(no_such_algorithm(0, 0));
         };
         // SAFETY: `check_extents` checked that the buffers have the bytes of the shape. The rest is this
         // function's contract.
@@ -133,7 +134,7 @@ unsafe impl Send for ProductStage {}
 
 impl ProductShape {
     /// Checks that a bias and a residual are given exactly if the product has them.
-    pub(crate) fn check_operands(&self, bias: bool, residual: bool) -> Result<(), ProductError> {
+    pub(crate) fn check_operands(&self, bias: bool, residual: bool) -> Result<(), Error> {
         for (tensor, given, declared) in
             [("bias", bias, self.bias), ("residual", residual, self.residual)]
         {
@@ -142,18 +143,20 @@ impl ProductShape {
                 (false, true) => ("not given", "with"),
                 _ => continue,
             };
-            return Err(ProductError::Operand { tensor, given, expected });
+            return Err(Error::product(format!(
+                "{tensor} was {given}, the product was made {expected} it"
+            )));
         }
         Ok(())
     }
 }
 
 /// Checks that the buffers have the bytes of the shape, and returns the bytes of the workspace.
-fn check_extents<T>(
+pub(crate) fn check_extents<T>(
     shape: &ProductShape,
     operands: &Operands<BufferId>,
     extent: impl Fn(BufferId) -> Option<Extent>,
-) -> Result<u64, ProductError> {
+) -> Result<u64, Error> {
     let ProductShape { rows, inner, columns, .. } = *shape;
     let size = u64::try_from(size_of::<T>()).unwrap_or(u64::MAX);
     // The shape bounds rows, inner and columns to 31 bits.
@@ -170,46 +173,29 @@ fn check_extents<T>(
     for ((tensor, id), expected) in OPERANDS.into_iter().zip(operands).zip(expected) {
         let Some(given) = id.and_then(&extent) else { continue };
         if given != expected {
-            let (given, expected) = (given.to_string(), expected.to_string());
-            return Err(ProductError::Buffer { tensor, given, expected });
+            return Err(other_size(tensor, given, &expected));
         }
         let bytes = given.per_item();
         if !bytes.is_multiple_of(ALIGNMENT) {
-            return Err(ProductError::MisalignedItems { tensor, bytes });
+            return Err(Error::product(format!(
+                "{tensor} has {bytes} bytes an item, which is not a multiple of {ALIGNMENT}"
+            )));
         }
     }
     let [.., workspace] = *operands;
     match workspace.and_then(extent) {
         None => Ok(0),
         Some(Extent::Fixed(bytes)) => Ok(bytes),
-        Some(given @ Extent::PerItem(_)) => Err(ProductError::Buffer {
-            tensor: "the workspace",
-            given: given.to_string(),
-            expected: "a fixed size".to_owned(),
-        }),
+        Some(given @ Extent::PerItem(_)) => {
+            Err(other_size("the workspace", given, &"a fixed size"))
+        }
     }
+}
+
+fn other_size(tensor: &str, given: Extent, expected: &dyn fmt::Display) -> Error {
+    Error::product(format!("{tensor} has {given}, the product takes {expected}"))
 }
 
 /// The most products that are kept for other chunk sizes: asking the library again takes longer than a
 /// launch.
 const MAX_KEPT: usize = 64;
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_bias_and_a_residual_are_given_exactly_if_the_product_has_them() {
-        let shape = ProductShape { rows: 1, inner: 1, columns: 1, bias: true, residual: false };
-        assert_eq!(shape.check_operands(true, false), Ok(()));
-        let refused = |bias, residual| shape.check_operands(bias, residual).expect_err("refused");
-        assert_eq!(
-            refused(false, false).to_string(),
-            "bias was not given, the product was made with it"
-        );
-        assert_eq!(
-            refused(true, true).to_string(),
-            "residual was given, the product was made without it"
-        );
-    }
-}

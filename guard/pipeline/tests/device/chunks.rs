@@ -9,8 +9,8 @@ use cudarc::driver::{CudaSlice, CudaStream};
 use gridguard::cuda::Kernel;
 use gridguard::{Axis, Chunk, DeviceLimits, Guard};
 use gridguard_pipeline::{
-    Budget, Buffer, DeviceMemory, DeviceViews, MemoryError, Pipeline, PipelineRun, Progress,
-    RunError, StageError,
+    Budget, Buffer, DeviceMemory, DeviceViews, Error, ErrorKind, Pipeline, PipelineRun, Progress,
+    StageResult,
 };
 use gridguard_test_support::fake_driver::{launches, races, with_fake};
 
@@ -31,7 +31,7 @@ pub(crate) struct Spilling<'a> {
 
 pub(crate) fn spilling<'a>(
     kernel: &Kernel,
-    before: impl FnMut(&Arc<CudaStream>, &Chunk) -> Result<(), StageError> + Send + 'a,
+    before: impl FnMut(&Arc<CudaStream>, &Chunk) -> StageResult + Send + 'a,
 ) -> Spilling<'a> {
     let mut builder = Pipeline::builder(ITEMS);
     let (one, two) = (builder.scratch::<u64>("one", 1), builder.scratch::<u64>("two", 1));
@@ -53,7 +53,7 @@ fn copy(
     views: &DeviceViews<'_>,
     from: Buffer<u64>,
     to: Buffer<u64>,
-) -> Result<(), StageError> {
+) -> StageResult {
     let (from, to) = (views.read(from)?, views.write(to)?);
     assert_eq!((from.bytes, to.bytes), (8 * chunk.items, 8 * chunk.items));
     let bytes = usize::try_from(to.bytes)?;
@@ -75,7 +75,7 @@ impl Spilling<'_> {
         guard: &Guard,
         budget: Budget,
         more: &[Arc<CudaStream>],
-    ) -> (Result<PipelineRun, RunError>, Vec<u64>) {
+    ) -> (Result<PipelineRun, Error>, Vec<u64>) {
         let stream = context(guard).default_stream();
         let mut memory: CudaSlice<u64> = poisoned(&stream, ITEMS);
         let plan = self.pipeline.plan(&budget).expect("it fits");
@@ -188,7 +188,7 @@ fn a_call_that_runs_out_of_memory_goes_on_in_halves() {
         let guard = guard();
         let kernel = kernel(&guard, "fake_spill_y");
         let library = |_: &Arc<CudaStream>, chunk: &Chunk| match (chunk.start, chunk.items) {
-            (40.., 6..) => Err(StageError::out_of_memory("no workspace")),
+            (40.., 6..) => Err(Error::out_of_memory("no workspace").into()),
             _ => Ok(()),
         };
         let mut spilling = spilling(&kernel, library);
@@ -211,12 +211,13 @@ fn a_launch_that_fails_is_named_with_stage_chunk_and_items_done() {
         let budget = Budget::UNLIMITED.at_most(10);
         let (run, written) = spilling(&kernel, |_, _| Ok(())).run(&guard, budget, &[]);
         let error = run.expect_err("the fourth launch");
-        let RunError::Stage { stage, chunk, items: ITEMS, done, error: source } = &error else {
-            panic!("{error:?}");
-        };
-        assert_eq!((stage.as_str(), chunk.index, chunk.start), ("spill", 3, 30));
+        let begins = "stage spill failed at chunk 3 (items 30..40), after 30 of 100 items: ";
+        assert!(error.to_string().starts_with(begins), "{error}");
+        assert_eq!((error.kind(), error.stage()), (ErrorKind::Stage, Some("spill")));
+        let cause = error.cause().expect("the driver's");
+        assert!(cause.is::<gridguard::cuda::DriverError>(), "{cause}");
+        let done = error.done().expect("it began");
         assert_eq!((done.items_done, done.chunks), (30, 3));
-        assert!(matches!(source, StageError::Failed(_)), "a launch is not repeated");
         assert_eq!(written[..30], iota(30)[..]);
         assert_eq!(written[30..], [POISON; 70]);
         let counts = guard.counts();
@@ -243,7 +244,7 @@ fn a_call_that_panics_poisons_the_pipeline() {
         assert_eq!(error.to_string(), text);
         assert_eq!(written[..20], iota(20)[..]);
         let (run, _) = spilling.run(&guard, budget, &more);
-        assert_eq!(run, Err(RunError::Poisoned("copy".to_owned())));
+        assert_eq!(run.expect_err("poisoned").kind(), ErrorKind::Panicked);
     });
 }
 
@@ -262,7 +263,7 @@ fn a_stream_that_is_being_captured_is_refused() {
         stream.begin_capture(GLOBAL).expect("the stream is idle");
         let bound = DeviceMemory::new(&stream).write(spilling.out, &mut memory);
         let run = spilling.pipeline.run(&guard, &plan, bound);
-        assert_eq!(run, Err(RunError::Memory(MemoryError::Captured)));
+        assert_eq!(run.expect_err("captured").kind(), ErrorKind::Captured);
         assert_eq!(launches(), Vec::<String>::new());
     });
 }
@@ -332,9 +333,10 @@ fn a_fault_that_surfaces_while_a_monitored_run_waits_is_reported() {
         let mut watch = |_: &Progress| ControlFlow::Continue(());
         let error = pipeline.run(&guard, &plan, bound.monitor(&mut watch));
         let error = error.expect_err("the second launch faults");
-        let RunError::Late { done, .. } = &error else { panic!("{error:?}") };
-        assert_eq!(done.items_done, 10);
-        assert!(error.to_string().contains("CUDA_ERROR_ILLEGAL_ADDRESS"), "{error}");
+        let text = error.to_string();
+        assert!(text.starts_with("the device failed after 10 of 100 items: "), "{text}");
+        assert!(text.contains("CUDA_ERROR_ILLEGAL_ADDRESS"), "{text}");
+        assert_eq!((error.kind(), error.stage()), (ErrorKind::Device, None));
         core::mem::forget(memory);
     });
 }

@@ -7,8 +7,8 @@ use std::sync::Arc;
 use cudarc::driver::{CudaStream, PinnedHostSlice};
 use gridguard::{Axis, Chunk, Guard};
 use gridguard_pipeline::{
-    Budget, Buffer, DeviceMemory, DeviceViews, MemoryError, Pipeline, PipelineRun, PipelineScratch,
-    RunError, StageError,
+    Budget, Buffer, DeviceMemory, DeviceViews, ErrorKind, Pipeline, PipelineRun, PipelineScratch,
+    StageResult,
 };
 use gridguard_test_support::fake_driver::{races, with_fake, work};
 
@@ -48,7 +48,7 @@ fn copy(
     views: &DeviceViews<'_>,
     from: Buffer<u64>,
     to: Buffer<u64>,
-) -> Result<(), StageError> {
+) -> StageResult {
     let (from, to) = (views.read(from)?, views.write(to)?);
     let (bytes, stream) = (usize::try_from(to.bytes)?, stream.cu_stream());
     // SAFETY: both are memory of the pipeline, of that size, for work on this stream.
@@ -259,28 +259,25 @@ fn host_memory_for_a_device_buffer_is_refused_and_the_other_way_round() {
         builder.call("copy", move |stream, _, views| copy(stream, views, x, y)).read(x).write(y);
         let mut pipeline = builder.build().expect("one stage");
         let plan = pipeline.plan(&Budget::UNLIMITED).expect("it fits");
-        let mut refused =
-            |memory: DeviceMemory<'_>| pipeline.run(&guard, &plan, memory).expect_err("refused");
-        let wrong = |buffer: &str, expected, given| {
-            RunError::Memory(MemoryError::WrongKind { buffer: buffer.to_owned(), expected, given })
+        let mut refused = |memory: DeviceMemory<'_>, text: &str| {
+            let error = pipeline.run(&guard, &plan, memory).expect_err(text);
+            assert_eq!((error.kind(), &*error.to_string()), (ErrorKind::Memory, text));
         };
         let on_host = pinned(&guard, &iota(ITEMS));
         let (on_device, mut output) = (poisoned(&stream, ITEMS), poisoned(&stream, ITEMS));
-        let error = refused(DeviceMemory::new(&stream).read_host(x, &on_host));
-        assert_eq!(error, wrong("x", "memory to read", "pinned host memory to read"));
-        let error = refused(DeviceMemory::new(&stream).read(x, &on_device).write(y, &mut output));
-        assert_eq!(error, wrong("y", "pinned host memory to write", "memory to write"));
-        let error = refused(DeviceMemory::new(&stream).read(x, &on_device).read_host(y, &on_host));
-        assert_eq!(error, wrong("y", "pinned host memory to write", "pinned host memory to read"));
+        let text = "buffer x takes memory to read, not pinned host memory to read";
+        refused(DeviceMemory::new(&stream).read_host(x, &on_host), text);
+        let bound = || DeviceMemory::new(&stream).read(x, &on_device);
+        let text = "buffer y takes pinned host memory to write, not memory to write";
+        refused(bound().write(y, &mut output), text);
+        let text = "buffer y takes pinned host memory to write, not pinned host memory to read";
+        refused(bound().read_host(y, &on_host), text);
         let mut short = pinned(&guard, &iota(ITEMS - 1));
-        let error =
-            refused(DeviceMemory::new(&stream).read(x, &on_device).write_host(y, &mut short));
-        let wrong = MemoryError::WrongLength { buffer: "y".to_owned(), needed: 800, given: 792 };
-        assert_eq!(error, RunError::Memory(wrong));
+        let text = "buffer y has 792 bytes, the items of the pipeline need 800";
+        refused(bound().write_host(y, &mut short), text);
         let mut foreign = pinned(&other, &iota(ITEMS));
-        let error =
-            refused(DeviceMemory::new(&stream).read(x, &on_device).write_host(y, &mut foreign));
-        assert_eq!(error, RunError::Memory(MemoryError::OtherContext("memory")));
+        let text = "memory belongs to another CUDA context than the guard";
+        refused(bound().write_host(y, &mut foreign), text);
     });
 }
 

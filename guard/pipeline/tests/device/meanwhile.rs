@@ -8,8 +8,8 @@ use cudarc::driver::sys::{CUgraphInstantiate_flags, CUstreamCaptureMode};
 use cudarc::driver::{CudaSlice, CudaStream};
 use gridguard::{Axis, Chunk, Guard};
 use gridguard_pipeline::{
-    Budget, Buffer, DeviceMemory, Monitor, Pipeline, PipelineScratch, Progress, RunError,
-    StageError,
+    Budget, Buffer, DeviceMemory, Error, ErrorKind, Monitor, Pipeline, PipelineScratch, Progress,
+    StageResult,
 };
 use gridguard_test_support::fake_driver::{launches, races, with_fake};
 
@@ -49,7 +49,7 @@ pub(crate) fn stream(guard: &Guard) -> Arc<CudaStream> {
 /// A pipeline of a kernel that reads the caller's memory, a call, and a kernel that writes scratch.
 fn with_call<'a>(
     guard: &Guard,
-    call: impl FnMut(&Arc<CudaStream>, &Chunk) -> Result<(), StageError> + Send + 'a,
+    call: impl FnMut(&Arc<CudaStream>, &Chunk) -> StageResult + Send + 'a,
 ) -> (Pipeline<'a>, Buffer<u64>) {
     let mut builder = Pipeline::builder(ITEMS);
     let x = builder.input::<u64>("x", 1);
@@ -64,7 +64,7 @@ fn with_call<'a>(
 }
 
 /// Runs it on two streams over memory of a third, with a call that does this at the second chunk.
-fn run_with_call(act: impl Fn(&Arc<CudaStream>) + Sync) -> (Arc<CudaStream>, RunError) {
+fn run_with_call(act: impl Fn(&Arc<CudaStream>) + Sync) -> (Arc<CudaStream>, Error) {
     let guard = guard();
     let (on, more) = (stream(&guard), [stream(&guard)]);
     let mut scratch = PipelineScratch::new();
@@ -89,9 +89,11 @@ fn run_with_call(act: impl Fn(&Arc<CudaStream>) + Sync) -> (Arc<CudaStream>, Run
 }
 
 #[track_caller]
-pub(crate) fn assert_captured(error: &RunError) {
-    let text = error.to_string();
-    assert!(text.contains("being captured"), "{text}");
+pub(crate) fn assert_captured(error: &Error) {
+    let text = "a stream is being captured, and a graph keeps no memory of a pipeline: run it after the \
+                capture";
+    assert!(error.to_string().ends_with(text), "{error}");
+    assert_eq!(error.kind(), ErrorKind::Captured);
 }
 
 #[test]

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use cudarc::driver::sys::CUstreamCaptureStatus::CU_STREAM_CAPTURE_STATUS_NONE;
 use cudarc::driver::{CudaContext, CudaStream};
 use gridguard::{Axis, Guard};
-use gridguard_pipeline::{Budget, Buffer, DeviceMemory, Pipeline, PipelinePlan, RunError};
+use gridguard_pipeline::{Budget, Buffer, DeviceMemory, Error, Pipeline, PipelinePlan};
 use gridguard_test_support::fake_driver::with_fake;
 use metrics::{Counter, Gauge, Histogram, Key, KeyName, Metadata, Recorder, SharedString, Unit};
 
@@ -54,7 +54,7 @@ fn numbering(guard: &Guard) -> (Pipeline<'static>, Buffer<u64>, PipelinePlan) {
 fn at_each_counter(
     guard: &Guard,
     act: impl Fn(&Arc<CudaStream>),
-    check: impl Fn(Result<(), RunError>),
+    check: impl Fn(Result<(), Error>),
 ) {
     let (mut pipeline, out, chunks) = numbering(guard);
     let on = stream(guard);

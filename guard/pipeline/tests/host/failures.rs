@@ -5,7 +5,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use gridguard::Chunk;
 use gridguard_pipeline::{
-    Budget, HostMemory, Monitor, Pipeline, PipelineRun, Progress, RunError, StageError, Views,
+    Budget, Error, ErrorKind, HostMemory, Monitor, Pipeline, PipelineRun, Progress, StageResult,
+    Views,
 };
 
 /// Refuses allocations of more bytes.
@@ -24,8 +25,8 @@ impl Monitor for AtMost {
 /// 100 items: `y` is 3 times `x`, by way of 1,024 bytes of scratch an item. The body of its second
 /// stage comes first.
 fn tripled<'a>(
-    before: impl Fn(&Chunk) -> Result<(), StageError> + Send + Sync + 'a,
-) -> impl FnMut(Budget, &mut dyn Monitor, &mut [u64]) -> Result<PipelineRun, RunError> {
+    before: impl Fn(&Chunk) -> StageResult + Send + Sync + 'a,
+) -> impl FnMut(Budget, &mut dyn Monitor, &mut [u64]) -> Result<PipelineRun, Error> {
     let mut builder = Pipeline::builder(100);
     let (x, y) = (builder.input::<u64>("x", 1), builder.output::<u64>("y", 1));
     let t = builder.scratch::<u64>("t", 128);
@@ -72,11 +73,8 @@ fn the_smallest_chunk_that_cannot_be_allocated_ends_the_run() {
     let mut to = [0; 100];
     let budget = Budget::UNLIMITED.in_flight(2).at_most(4);
     let error = tripled(|_| Ok(()))(budget, &mut AtMost(1023), &mut to).expect_err("no item fits");
-    let RunError::Scratch { chunk: 1, bytes: 1024, items: 100, done, error: source } = &error
-    else {
-        panic!("{error:?}");
-    };
-    assert!(matches!(source, StageError::OutOfMemory(_)));
+    assert_eq!((error.kind(), error.stage()), (ErrorKind::OutOfMemory, None));
+    let done = error.done().expect("it began");
     assert_eq!((done.items_done, &done.tried), (0, &vec![4, 2, 1, 1]));
     assert_eq!(
         error.to_string(),
@@ -93,9 +91,7 @@ fn an_allocation_larger_than_the_address_space_is_out_of_memory() {
     let mut pipeline = builder.build().expect("built");
     let plan = pipeline.plan(&Budget::UNLIMITED).expect("planned");
     let error = crate::run(&mut pipeline, &plan, HostMemory::new()).expect_err("4 EiB");
-    let RunError::Scratch { error: StageError::OutOfMemory(_), .. } = error else {
-        panic!("{error:?}");
-    };
+    assert_eq!((error.kind(), error.stage()), (ErrorKind::OutOfMemory, None));
 }
 
 #[test]
@@ -107,7 +103,7 @@ fn a_stage_that_runs_out_of_memory_runs_again_in_halves_and_keeps_what_is_done()
             firsts.fetch_add(u64::from(chunk.start == 0), Ordering::Relaxed);
             if chunk.end() > 40 && chunk.items > 3 {
                 refused.fetch_add(1, Ordering::Relaxed);
-                return Err(StageError::out_of_memory("the library's workspace"));
+                return Err(Error::out_of_memory("the library's workspace").into());
             }
             Ok(())
         };
@@ -132,7 +128,7 @@ fn a_chunk_that_was_changed_in_place_does_not_run_again() {
     };
     builder.stage("add", add).update(x);
     let fail = |chunk: &Chunk, _: &mut Views<'_>| match chunk.start {
-        4.. => Err(StageError::out_of_memory("a library")),
+        4.. => Err(Error::out_of_memory("a library").into()),
         _ => Ok(()),
     };
     builder.stage("fail", fail).read(x);
@@ -141,11 +137,8 @@ fn a_chunk_that_was_changed_in_place_does_not_run_again() {
     let mut memory = [0; 10];
     let error = crate::run(&mut pipeline, &plan, HostMemory::new().write(x, &mut memory))
         .expect_err("fails");
-    let RunError::Stage { stage, chunk, done, error: source, .. } = &error else {
-        panic!("{error:?}")
-    };
-    assert_eq!((stage.as_str(), chunk.start, done.items_done), ("fail", 4, 4));
-    assert!(matches!(source, StageError::OutOfMemory(_)));
+    assert_eq!((error.kind(), error.stage()), (ErrorKind::OutOfMemory, Some("fail")));
+    assert_eq!(error.done().map(|done| done.items_done), Some(4));
     assert_eq!(memory, [1, 1, 1, 1, 1, 1, 0, 0, 0, 0]);
 }
 
@@ -183,12 +176,13 @@ fn a_panic_poisons_the_pipeline_and_nothing_hangs() {
         let mut to = [0; 100];
         let budget = Budget::UNLIMITED.at_most(10).in_flight(in_flight);
         let error = run(budget, &mut AtMost(u64::MAX), &mut to).expect_err("panics");
-        let RunError::Stage { error: StageError::Panicked(message), done, .. } = &error else {
-            panic!("{error:?}");
-        };
-        assert_eq!((message.as_str(), done.items_done), ("no item 30", 30));
+        assert_eq!((error.kind(), error.stage()), (ErrorKind::Panicked, Some("sum")));
+        let text = "stage sum failed at chunk 3 (items 30..40), after 30 of 100 items: it panicked: \
+                    no item 30";
+        assert_eq!(error.to_string(), text);
         assert!(is_tripled(&to[..30]));
         let poisoned = run(budget, &mut AtMost(u64::MAX), &mut to).expect_err("poisoned");
-        assert_eq!(poisoned, RunError::Poisoned("sum".to_owned()));
+        let text = "stage sum panicked in an earlier run: build the pipeline again to run it";
+        assert_eq!((poisoned.kind(), &*poisoned.to_string()), (ErrorKind::Panicked, text));
     }
 }

@@ -3,7 +3,6 @@
 
 mod building;
 mod failures;
-mod messages;
 mod planning;
 mod random;
 mod running;
@@ -11,7 +10,7 @@ mod running;
 mod tuned;
 
 use gridguard::{DeviceLimits, Guard, KernelLimits, LaunchLimits};
-use gridguard_pipeline::{HostMemory, Pipeline, PipelinePlan, PipelineRun, RunError};
+use gridguard_pipeline::{Error, HostMemory, Pipeline, PipelinePlan, PipelineRun};
 
 /// The limits of a kernel called `name` on any device.
 fn limits(name: &str) -> LaunchLimits {
@@ -23,6 +22,6 @@ fn run(
     pipeline: &mut Pipeline<'_>,
     plan: &PipelinePlan,
     memory: HostMemory<'_>,
-) -> Result<PipelineRun, RunError> {
+) -> Result<PipelineRun, Error> {
     pipeline.run(&Guard::host(DeviceLimits::any_device()), plan, memory)
 }

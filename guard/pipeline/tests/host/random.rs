@@ -6,8 +6,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use bytemuck::Pod;
 use gridguard::{Axis, BatchAxis, Chunk, Dim3, LaunchRequest};
 use gridguard_pipeline::{
-    Budget, Buffer, HostMemory, Monitor, Pipeline, PipelineBuilder, PipelinePlan, PlanError,
-    Progress, StageError, Views,
+    Budget, Buffer, Error, ErrorKind, HostMemory, Monitor, Pipeline, PipelineBuilder, PipelinePlan,
+    Progress, StageResult, Views,
 };
 use gridguard_test_support::Random;
 
@@ -207,7 +207,7 @@ fn run_stage(
     stage: usize,
     chunk: &Chunk,
     views: &mut Views<'_>,
-) -> Result<(), StageError> {
+) -> StageResult {
     let uses = &model.stages[stage];
     let mut read = vec![Vec::new(); model.buffers.len()];
     for &(buffer, _) in uses.iter().filter(|(_, how)| *how == Use::Read) {
@@ -311,7 +311,7 @@ fn build<'a>(model: &'a Model, constraints: &'a Constraints) -> (Pipeline<'a>, V
         let own = handles.clone();
         let mut declared = builder.stage(format!("s{stage}"), move |chunk, views| {
             if constraints.fail(stage, chunk) {
-                return Err(StageError::out_of_memory("a library's"));
+                return Err(Error::out_of_memory("a library's").into());
             }
             run_stage(model, &own, stage, chunk, views)
         });
@@ -339,11 +339,8 @@ fn build<'a>(model: &'a Model, constraints: &'a Constraints) -> (Pipeline<'a>, V
 
 /// The smallest budget that works, which no smaller one does.
 fn smallest_budget(pipeline: &Pipeline<'_>) -> u64 {
-    let smallest = match pipeline.plan(&Budget::bytes(0)) {
-        Ok(_) => return 0,
-        Err(PlanError::BudgetTooSmall { smallest, .. }) => smallest,
-        Err(error) => panic!("{error}"),
-    };
+    let Err(error) = pipeline.plan(&Budget::bytes(0)) else { return 0 };
+    let ErrorKind::Budget { smallest, .. } = error.kind() else { panic!("{error}") };
     assert!(pipeline.plan(&Budget::bytes(smallest - 1)).is_err());
     smallest
 }

@@ -5,10 +5,7 @@ use std::sync::Barrier;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use gridguard::Chunk;
-use gridguard_pipeline::{
-    Budget, BufferUse, HostMemory, MemoryError, Pipeline, PipelineRun, Progress, RunError,
-    StageError, Views,
-};
+use gridguard_pipeline::{Budget, ErrorKind, HostMemory, Pipeline, PipelineRun, Progress, Views};
 
 #[test]
 fn a_stage_sees_the_items_of_its_chunk_and_shared_buffers_as_a_whole() {
@@ -51,26 +48,25 @@ fn a_view_is_had_only_as_declared_and_to_write_only_once() {
     let mut builder = Pipeline::builder(1);
     let (x, y) = (builder.input::<u8>("x", 1), builder.output::<u8>("y", 1));
     let z = builder.scratch::<u8>("z", 1);
-    let not_read = |buffer: &str| {
-        Err::<&[u8], _>(StageError::NotRead(
-            BufferUse { stage: "one".to_owned(), buffer: buffer.to_owned() }.into(),
-        ))
+    let not_read = |views: &Views<'_>, buffer, name: &str| {
+        let error = views.read(buffer).expect_err("it is not declared");
+        assert_eq!(error.kind(), ErrorKind::View);
+        assert_eq!(error.to_string(), format!("stage one did not declare that it reads {name}"));
     };
-    let not_written = |buffer: &str| {
-        let buffer = buffer.to_owned();
-        Err::<&mut [u8], _>(StageError::NotWritten(
-            BufferUse { stage: "one".to_owned(), buffer }.into(),
-        ))
+    let not_written = |views: &mut Views<'_>, buffer, name: &str| {
+        let error = views.write(buffer).expect_err("it is not declared").to_string();
+        let text = "stage one did not declare that it writes";
+        assert_eq!(error, format!("{text} {name}, or has taken its view already"));
     };
     let one = move |_: &Chunk, views: &mut Views<'_>| {
-        assert_eq!(views.write(x), not_written("x"));
-        assert_eq!(views.read(y), not_read("y"));
-        assert_eq!(views.read(z), not_read("z"));
-        assert_eq!(views.read(foreign), not_read("a buffer of another pipeline"));
+        not_written(views, x, "x");
+        not_read(views, y, "y");
+        not_read(views, z, "z");
+        not_read(views, foreign, "a buffer of another pipeline");
         assert_eq!(views.read(x), Ok(&[7][..]));
         assert_eq!(views.read(x), Ok(&[7][..]));
         views.write(y)?.fill(8);
-        assert_eq!(views.write(y), not_written("y"));
+        not_written(views, y, "y");
         Ok(())
     };
     builder.stage("one", one).read(x).write(y);
@@ -138,27 +134,23 @@ fn memory_that_does_not_fit_is_refused_before_anything_runs() {
     let (from, mut to) = ([0_u32; 8], [0_u32; 4]);
     let mut other = Pipeline::builder(4);
     let foreign = other.input::<u32>("x", 2);
-    let buffer = || "x".to_owned();
-    let mut refused = |memory: HostMemory<'_>| match crate::run(&mut pipeline, &plan, memory) {
-        Err(RunError::Memory(error)) => error,
-        other => panic!("{other:?}"),
+    let mut refused = |memory: HostMemory<'_>, text: &str| {
+        let error = crate::run(&mut pipeline, &plan, memory).expect_err(text);
+        assert_eq!((error.kind(), &*error.to_string()), (ErrorKind::Memory, text));
     };
     let complete = || HostMemory::new().read(x, &from);
-    assert_eq!(refused(complete()), MemoryError::Missing("y".to_owned()));
-    assert_eq!(refused(complete().read(x, &from)), MemoryError::Twice(buffer()));
-    assert_eq!(refused(complete().read(foreign, &from)), MemoryError::OtherPipeline);
+    refused(complete(), "buffer y has no memory");
+    refused(complete().read(x, &from), "buffer x has memory twice");
+    let text = "memory was given for a buffer of another pipeline";
+    refused(complete().read(foreign, &from), text);
     let short = HostMemory::new().read(x, &from[..7]);
-    let expected = MemoryError::WrongLength { buffer: buffer(), needed: 32, given: 28 };
-    assert_eq!(refused(short), expected);
-    let (expected, given) = ("memory to read", "memory to write");
-    let wrong = MemoryError::WrongKind { buffer: buffer(), expected, given };
-    assert_eq!(refused(HostMemory::new().write(x, &mut [0; 8])), wrong);
-    let (expected, given) = ("memory to write", "memory to read");
-    let wrong = MemoryError::WrongKind { buffer: "y".to_owned(), expected, given };
-    assert_eq!(refused(HostMemory::new().read(y, &to)), wrong);
-    let expected = "none, since it is scratch";
-    let wrong = MemoryError::WrongKind { buffer: "t".to_owned(), expected, given };
-    assert_eq!(refused(HostMemory::new().read(t, &to)), wrong);
+    refused(short, "buffer x has 28 bytes, the items of the pipeline need 32");
+    let text = "buffer x takes memory to read, not memory to write";
+    refused(HostMemory::new().write(x, &mut [0; 8]), text);
+    let text = "buffer y takes memory to write, not memory to read";
+    refused(HostMemory::new().read(y, &to), text);
+    let text = "buffer t takes none, since it is scratch, not memory to read";
+    refused(HostMemory::new().read(t, &to), text);
     assert_eq!(ran.load(Ordering::Relaxed), 0);
     crate::run(&mut pipeline, &plan, complete().write(y, &mut to)).expect("runs");
     assert_eq!(ran.load(Ordering::Relaxed), 1);
@@ -173,7 +165,8 @@ fn a_plan_of_another_pipeline_is_refused() {
     };
     let (mut one, other) = (build(), build());
     let plan = other.plan(&Budget::UNLIMITED).expect("fits");
-    assert_eq!(crate::run(&mut one, &plan, HostMemory::new()), Err(RunError::OtherPlan));
+    let error = crate::run(&mut one, &plan, HostMemory::new()).expect_err("another's");
+    assert_eq!(error.to_string(), "the plan was made for another pipeline");
 }
 
 #[test]
@@ -229,8 +222,11 @@ fn an_outline_is_planned_but_does_not_run() {
     builder.outline("planned");
     let mut pipeline = builder.build().expect("built");
     let plan = pipeline.plan(&Budget::UNLIMITED).expect("fits");
-    let refused = |stage: &str| Err(RunError::Outline(stage.to_owned()));
-    assert_eq!(crate::run(&mut pipeline, &plan, HostMemory::new()), refused("planned"));
     let mut outline = pipeline.outline();
-    assert_eq!(crate::run(&mut outline, &plan, HostMemory::new()), refused("works"));
+    for (pipeline, stage) in [(&mut pipeline, "planned"), (&mut outline, "works")] {
+        let error = crate::run(pipeline, &plan, HostMemory::new()).expect_err("it has no work");
+        assert_eq!((error.kind(), error.stage()), (ErrorKind::Unrunnable, Some(stage)));
+        let text = format!("stage {stage} has no work: an outline can be planned, but not run");
+        assert_eq!(error.to_string(), text);
+    }
 }

@@ -9,8 +9,8 @@ use gridguard::profile::{
 };
 use gridguard::{Axis, BatchAxis, DeviceLimits, Dim3, Guard, LaunchRequest};
 use gridguard_pipeline::{
-    Budget, Buffer, BuildError, EntryRefusal, HostMemory, IN_FLIGHT, Pipeline, PipelineBuilder,
-    PipelinePlan, PipelineRun, PlanError, RunError, StageError, TunedPlan,
+    Budget, Buffer, Error, ErrorKind, HostMemory, IN_FLIGHT, Pipeline, PipelineBuilder,
+    PipelinePlan, PipelineRun, TunedPlan,
 };
 use gridguard_test_support::Random;
 
@@ -79,12 +79,14 @@ fn budget() -> Budget {
     Budget::bytes(400 << 10).in_flight(4)
 }
 
-fn refusal(entry: Entry, budget: Budget) -> EntryRefusal {
+fn refusal(entry: Entry, budget: Budget) -> String {
     let (guard, pipeline) = (guard_with(entry), pipeline(ITEMS));
     let TunedPlan { plan: used, matched, refused } = plan(&guard, &pipeline, budget);
     assert_eq!(matched, Match::Exact);
     assert_eq!(used.to_string(), pipeline.plan(&budget).expect("legal").to_string());
-    refused.expect("the entry is not used")
+    let refused = refused.expect("the entry is not used");
+    assert_eq!(refused.kind(), ErrorKind::Entry);
+    refused.to_string()
 }
 
 #[test]
@@ -203,7 +205,9 @@ fn the_key_depends_on_stages_buffers_and_sources_and_on_nothing_else() {
 
 #[test]
 fn entries_over_the_budget_are_refused_and_counted() {
-    let over = |what, needed, allowed| EntryRefusal::OverBudget { what, needed, allowed };
+    let over = |what: &str, needed: u64, allowed: u64| {
+        format!("the entry takes {needed} {what}, the budget allows {allowed}")
+    };
     let both = |in_flight| [(IN_FLIGHT, in_flight), (BLOCK, 64)];
     let bytes = refusal(entry(chunked(250), &both(2)), budget());
     assert_eq!(bytes, over("bytes of scratch", 500 << 10, 400 << 10));
@@ -222,22 +226,24 @@ fn entries_over_the_budget_are_refused_and_counted() {
 #[test]
 fn entries_that_are_not_for_this_pipeline_are_refused_and_counted() {
     for parameters in [&[(BLOCK, 64)][..], &[(IN_FLIGHT, 0), (BLOCK, 64)]] {
-        assert_eq!(refusal(entry(chunked(50), parameters), budget()), EntryRefusal::InFlight);
+        let missing = "parameter in_flight of the entry is missing or 0: re-tune";
+        assert_eq!(refusal(entry(chunked(50), parameters), budget()), missing);
     }
     let choice = StoredChoice::Folded;
     let folded = refusal(entry(choice, &[(IN_FLIGHT, 1), (BLOCK, 64)]), budget());
-    assert_eq!(folded, EntryRefusal::Choice { choice });
+    assert_eq!(folded, "the pipeline cannot run as the entry says: folded");
     let differs = |parameters: &[(&str, u64)]| refusal(entry(chunked(50), parameters), budget());
-    let parameter = |name: &str, entry, pipeline| EntryRefusal::Parameter {
-        name: name.to_owned(),
-        entry,
-        pipeline,
+    let parameter = |name: &str, entry, pipeline| {
+        format!(
+            "parameter {name} is {entry} in the entry and {pipeline} in the pipeline: build the \
+             pipeline with the parameters of the entry, or re-tune"
+        )
     };
     let other = differs(&[(IN_FLIGHT, 1), (BLOCK, 128)]);
-    assert_eq!(other, parameter(BLOCK, Some(128), Some(64)));
-    assert_eq!(differs(&[(IN_FLIGHT, 1)]), parameter(BLOCK, None, Some(64)));
+    assert_eq!(other, parameter(BLOCK, "128", "64"));
+    assert_eq!(differs(&[(IN_FLIGHT, 1)]), parameter(BLOCK, "missing", "64"));
     let unknown = differs(&[(IN_FLIGHT, 1), (BLOCK, 64), ("unroll", 2)]);
-    assert_eq!(unknown, parameter("unroll", Some(2), None));
+    assert_eq!(unknown, parameter("unroll", "2", "missing"));
 }
 
 #[test]
@@ -261,21 +267,20 @@ fn a_single_chunk_and_one_that_no_stage_allows_are_refused_where_several_are_nee
     let refused = |pipeline: &Pipeline<'_>, choice| {
         let (guard, key) = guard(pipeline, choice);
         let tuned = pipeline.plan_tuned(pipeline.tuned(&guard, &key), &Budget::UNLIMITED);
-        tuned.expect("the default is legal").refused
+        tuned.expect("the default is legal").refused.map(|refused| refused.to_string())
     };
     let whole = StoredChoice::Whole;
     // A grid has at most 65,535 blocks on y.
-    assert_eq!(refused(&build(1, u64::MAX), whole), Some(EntryRefusal::Choice { choice: whole }));
+    let expected = Some("the pipeline cannot run as the entry says: whole".to_owned());
+    assert_eq!(refused(&build(1, u64::MAX), whole), expected);
     assert_eq!(refused(&build(1, u64::MAX), StoredChoice::Automatic), None);
-    let limited_by = "the budget".to_owned();
-    let no_chunk = PlanError::NoCommonChunk { limited_by, largest: 9, unit: 10 };
-    let expected = Some(EntryRefusal::NotPlanned(no_chunk));
-    assert_eq!(refused(&build(10, u64::MAX), chunked(9)), expected);
+    let no_chunk = refused(&build(10, u64::MAX), chunked(9)).expect("10 items");
+    assert!(no_chunk.starts_with("the budget allows chunks of at most 9 items"), "{no_chunk}");
     // A pipeline that cannot be planned at all is an error.
     let illegal = build(10, 9);
     let (guard, key) = guard(&illegal, chunked(10));
     let error = illegal.plan_tuned(illegal.tuned(&guard, &key), &Budget::UNLIMITED);
-    assert!(matches!(error, Err(PlanError::NoCommonChunk { .. })), "{error:?}");
+    assert_eq!(error.expect_err("no chunk").kind(), ErrorKind::Alignment);
 }
 
 #[test]
@@ -300,8 +305,7 @@ fn a_parameter_has_one_value_and_none_has_the_name_of_the_chunks_in_flight() {
         declare(&mut builder, 64);
         builder.parameter(name, 64);
         let error = builder.build().expect_err("twice");
-        let name = name.to_owned();
-        assert_eq!(error, BuildError::SameName { parts: "parameters", name });
+        assert_eq!(error.to_string(), format!("two parameters have the name {name}"));
     }
 }
 
@@ -347,7 +351,7 @@ impl Doubled {
         let (x, y) = (builder.input::<u64>("x", 1), builder.output::<u64>("y", 1));
         let double = builder.stage("double", move |chunk, views| {
             if (chunk.start..chunk.end()).contains(&fails_at) {
-                return Err(StageError::out_of_memory("as asked"));
+                return Err(Error::out_of_memory("as asked").into());
             }
             views.write(y)?.iter_mut().zip(views.read(x)?).for_each(|(y, x)| *y = 2 * x);
             Ok(())
@@ -357,7 +361,7 @@ impl Doubled {
     }
 
     /// What the run did, and how many items it doubled, from the first on.
-    fn run(&mut self, plan: &PipelinePlan) -> (Result<PipelineRun, RunError>, u64) {
+    fn run(&mut self, plan: &PipelinePlan) -> (Result<PipelineRun, Error>, u64) {
         let (from, mut to) = ((1..=100).collect::<Vec<u64>>(), vec![0; 100]);
         let memory = HostMemory::new().read(self.x, &from).write(self.y, &mut to);
         let ran = crate::run(&mut self.pipeline, plan, memory);
