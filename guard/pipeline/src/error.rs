@@ -173,6 +173,7 @@ impl Error {
         Self::new(ErrorKind::Captured, message)
     }
 
+    #[cfg(feature = "cuda")]
     pub(crate) fn with_kind(mut self, kind: ErrorKind) -> Self {
         self.0.kind = kind;
         self
