@@ -91,7 +91,7 @@ impl<T: ProductElement + DeviceRepr + ValidAsZeroBits + Into<f64>> ProductWorklo
         if values.is_empty() {
             return Err(MeasureFailure::new(FailureKind::Launch, "no values for the matrices"));
         }
-        let product = Product::new::<T>(&guard, shape, workspace_bytes)?;
+        let product = Product::new::<T>(guard, shape, workspace_bytes)?;
         let ProductShape { rows, inner, columns, bias, residual } = shape;
         // Each matrix begins at another value, so no two matrices are the same.
         let filled = |elements: u64, first: usize| {
@@ -157,7 +157,7 @@ impl<T: ProductElement + DeviceRepr + ValidAsZeroBits + Into<f64>> ProductWorklo
         let memory = DeviceMemory::new(stream).scratch(scratch).write(one.out, out);
         let inputs = one.inputs.iter().flatten().zip(inputs.iter().flatten());
         let memory = inputs.fold(memory, |memory, (buffer, tensor)| memory.read(*buffer, tensor));
-        one.pipeline.run(&guard, &one.plan, memory)?;
+        one.pipeline.run(guard, &one.plan, memory)?;
         Ok(())
     }
 

@@ -202,7 +202,7 @@ fn on_device<T: Tensor>(
         ControlFlow::Continue(())
     };
     let bound = memory.bind(&stream, &x, &mut y).on_streams(&more);
-    let run = pipeline.run(&guard, &plan, bound.monitor(&mut watch))?;
+    let run = pipeline.run(guard, &plan, bound.monitor(&mut watch))?;
     bar.finish_and_clear();
     stream.memcpy_dtoh(&y, out)?;
 
@@ -224,13 +224,13 @@ fn on_device<T: Tensor>(
     let mut scratch = PipelineScratch::new();
     let time = median(&mut || {
         let bound = memory.bind(&stream, &x, &mut y).on_streams(&more).scratch(&mut scratch);
-        pipeline.run(&guard, &plan, bound)?;
+        pipeline.run(guard, &plan, bound)?;
         Ok(())
     })?;
     drop(scratch);
     let as_graph = plan.clone().as_graph();
     let graph = median(&mut || {
-        pipeline.run(&guard, &as_graph, memory.bind(&stream, &x, &mut y))?;
+        pipeline.run(guard, &as_graph, memory.bind(&stream, &x, &mut y))?;
         Ok(())
     })?;
     if let Some(failure) = kernels.counts().last_failure {

@@ -171,7 +171,7 @@ impl<T: Tensor> PipelineProblem for Problem<'_, T> {
     ) -> Result<PipelineRun, gridguard_pipeline::Error> {
         let Self { guard, pipeline, memory, stream, more, x, y, scratch, .. } = self;
         let bound = memory.bind(stream, x, y).on_streams(more).scratch(scratch);
-        pipeline.run(&guard, plan, bound)
+        pipeline.run(guard, plan, bound)
     }
 
     fn poison(&mut self) -> Result<(), MeasureFailure> {

@@ -157,7 +157,7 @@ impl Case {
                 let ms = median_ms(stream, || {
                     let bound = memory.bind(stream, &self.x, &mut y).on_streams(more);
                     let bound = bound.scratch(&mut scratch);
-                    pipeline.run(&guard, &plan, bound)?;
+                    pipeline.run(guard, &plan, bound)?;
                     Ok(())
                 })?;
                 drop(scratch);
@@ -167,7 +167,7 @@ impl Case {
                 let as_graph = plan.clone().as_graph();
                 let graph_ms = median_ms(stream, || {
                     let bound = memory.bind(stream, &self.x, &mut y).on_streams(more);
-                    pipeline.run(&guard, &as_graph, bound)?;
+                    pipeline.run(guard, &as_graph, bound)?;
                     Ok(())
                 })?;
                 let replayed = self.error(&mut expected, chunk, &stream.clone_dtoh(&y)?)?;
@@ -314,7 +314,7 @@ impl Case {
             let matrix = weight(inner * columns)?;
             let (x, bias) = (memory(inner)?, weights.slice(..usize::try_from(columns)?));
             let (added, mut out) = (memory(columns)?, memory(columns)?);
-            let product = Product::new::<f16>(&guard, shape, WORKSPACE)?;
+            let product = Product::new::<f16>(guard, shape, WORKSPACE)?;
             for (index, workspace_bytes) in (0..).zip(product.workspace_bytes()) {
                 let mut one = OneProduct::new(guard, shape, WORKSPACE, Some(index), false)?;
                 let ProductBuffers { x: x_buffer, weight, out: out_buffer, .. } = one.buffers;
@@ -330,7 +330,7 @@ impl Case {
                         None => memory,
                     };
                     let memory = memory.scratch(&mut scratch);
-                    one.pipeline.run(&guard, &one.plan, memory)?;
+                    one.pipeline.run(guard, &one.plan, memory)?;
                     Ok(())
                 })?;
                 add(format!("product {name}, algorithm {index}"), ms, workspace_bytes);

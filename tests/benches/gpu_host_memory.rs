@@ -178,7 +178,7 @@ fn run(
     y.as_mut_slice()?.par_iter_mut().for_each(|y| *y = f32::NAN);
     let time = median(&stream, || {
         let memory = DeviceMemory::new(&stream).on_streams(&more).scratch(&mut scratch);
-        pipeline.run(&guard, &plan, memory.read_host(from, x).write_host(to, y))?;
+        pipeline.run(guard, &plan, memory.read_host(from, x).write_host(to, y))?;
         Ok(())
     })?;
     let floats = usize::try_from(FLOATS)?;

@@ -116,7 +116,7 @@ impl Case<'_> {
             || self.by_hand(chunk, &mut scratch, &mut same),
             || {
                 let memory = DeviceMemory::new(stream).read(from, &self.x).write(to, &mut y);
-                pipeline.run(&guard, &plan, memory.scratch(&mut places))?;
+                pipeline.run(guard, &plan, memory.scratch(&mut places))?;
                 Ok(())
             },
         )?;
@@ -133,7 +133,7 @@ impl Case<'_> {
             || Ok(graph_by_hand.launch()?),
             || {
                 let bound = DeviceMemory::new(stream).read(from, &self.x).write(to, &mut y);
-                pipeline.run(&guard, &as_graph, bound)?;
+                pipeline.run(guard, &as_graph, bound)?;
                 Ok(())
             },
         )?;

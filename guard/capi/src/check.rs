@@ -6,7 +6,8 @@ use gridguard::check::CheckRequest;
 use gridguard::{Choice, Plan, PlannedLaunch, validate};
 
 use crate::config::{gg_batch, gg_config, strategy_number};
-use crate::error::{Failure, entry, gg_error, gg_status};
+use crate::error::{create, entry, gg_error};
+use crate::failure::{Failure, gg_status};
 use crate::handles;
 use crate::limits::gg_limits;
 use crate::memory::{self, gg_text, versioned};
@@ -157,7 +158,7 @@ pub unsafe extern "C" fn gg_check_json(
         serde_json::to_vec(&verdict).map(gg_text::new).map_err(malformed)
     };
     // SAFETY: `out` and `error` are the caller's.
-    unsafe { memory::create(out, error, make) }
+    unsafe { create(out, error, make) }
 }
 
 fn malformed(error: serde_json::Error) -> Failure {

@@ -4,7 +4,7 @@ use core::ffi::c_void;
 
 use gridguard::{Axis, BatchAxis, Choice, Dim3, LaunchRequest, Strategy};
 
-use crate::error::Failure;
+use crate::failure::Failure;
 use crate::memory::versioned;
 
 /// Three sizes in 64 bits. A size beyond 32 bits is reported, not truncated.

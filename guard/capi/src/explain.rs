@@ -5,7 +5,8 @@ use gridguard_diagnose::{Diagnosis, Evidence, FailureId, diagnose};
 use gridguard_report::{Diagnose, device_evidence, launch_config, violated_rules};
 
 use crate::config::{gg_batch, gg_config};
-use crate::error::{Failure, gg_error, gg_status};
+use crate::error::{create, gg_error};
+use crate::failure::{Failure, gg_status};
 use crate::handles;
 use crate::limits::gg_limits;
 use crate::memory::{self, gg_text};
@@ -48,7 +49,7 @@ pub unsafe extern "C" fn gg_explain(
         Ok(text_of(&diagnose(&FailureId::from_code(code), &evidence)))
     };
     // SAFETY: `out` and `error` are the caller's.
-    unsafe { memory::create(out, error, make) }
+    unsafe { create(out, error, make) }
 }
 
 /// Explains an error of this library: CUDA's name of the failure, its causes by likelihood, and the remedies.
@@ -69,7 +70,7 @@ pub unsafe extern "C" fn gg_error_explain(
         diagnosis.as_ref().map(text_of).ok_or_else(none)
     };
     // SAFETY: `out` and `error` are the caller's.
-    unsafe { memory::create(out, error, make) }
+    unsafe { create(out, error, make) }
 }
 
 fn text_of(diagnosis: &Diagnosis) -> gg_text {

@@ -5,7 +5,7 @@ use core::ffi::c_void;
 use core::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
-use crate::error::{Failure, gg_status};
+use crate::failure::{Failure, gg_status};
 
 /// The handle of a new object; `None` beyond [`MAX_OBJECTS`].
 pub(crate) fn insert<T: Send + Sync + 'static>(object: T) -> Option<*mut T> {

@@ -7,7 +7,8 @@ use std::sync::Arc;
 use gridguard::Guard;
 use gridguard::cuda::{Kernel, current_context};
 
-use crate::error::{Failure, entry, gg_error, gg_status};
+use crate::error::{create, entry, gg_error};
+use crate::failure::{Failure, gg_status};
 use crate::handles;
 use crate::limits::gg_limits;
 use crate::memory::{self, c_string, versioned};
@@ -139,7 +140,7 @@ pub unsafe extern "C" fn gg_guard_create(
         Ok(gg_guard(Arc::new(Guarded { guard, listener })))
     };
     // SAFETY: `out` and `error` are the caller's.
-    unsafe { memory::create(out, error, make) }
+    unsafe { create(out, error, make) }
 }
 
 /// Makes a kernel from its `CUfunction` or `CUkernel`, which must belong to the guard's context and
@@ -181,7 +182,7 @@ pub unsafe extern "C" fn gg_kernel_create(
         Ok(gg_kernel { kernel, parameters, name, guarded })
     };
     // SAFETY: `out` and `error` are the caller's.
-    unsafe { memory::create(out, error, make) }
+    unsafe { create(out, error, make) }
 }
 
 /// The limits of a kernel on its device, for `gg_validate` and `gg_plan`. They include the shared memory
@@ -200,7 +201,7 @@ pub unsafe extern "C" fn gg_kernel_limits(
         Ok(gg_limits::new(kernel.kernel.limits().clone()))
     };
     // SAFETY: `out` and `error` are the caller's.
-    unsafe { memory::create(out, error, make) }
+    unsafe { create(out, error, make) }
 }
 
 /// Writes the counts of the kernel's guard to `out`.

@@ -8,7 +8,8 @@ use gridguard::{Choice, MAX_ARGS, Plan, RawArgs};
 use crate::config::{
     GG_CONSTANT, GG_ITEMS, GG_LENGTH, GG_OFFSET, gg_batch, gg_config, gg_following,
 };
-use crate::error::{Failure, entry, gg_error, gg_status};
+use crate::error::{entry, gg_error};
+use crate::failure::{Failure, gg_status};
 use crate::handles;
 use crate::kernel::gg_kernel;
 use crate::memory;

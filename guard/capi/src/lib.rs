@@ -16,6 +16,7 @@ mod check;
 mod config;
 mod error;
 mod explain;
+mod failure;
 mod handles;
 #[cfg(feature = "cuda")]
 mod kernel;
@@ -30,6 +31,7 @@ pub use check::*;
 pub use config::*;
 pub use error::*;
 pub use explain::*;
+pub use failure::*;
 pub use handles::*;
 #[cfg(feature = "cuda")]
 pub use kernel::*;

@@ -7,7 +7,8 @@ use std::sync::Arc;
 use gridguard::{DeviceLimits, Dim3, KernelLimits, LaunchLimits, catalog};
 
 use crate::config::{gg_dim3, known_flags};
-use crate::error::{Failure, entry, gg_error, gg_status};
+use crate::error::{create, entry, gg_error};
+use crate::failure::{Failure, gg_status};
 use crate::handles;
 use crate::memory::{self, c_string, versioned};
 
@@ -138,7 +139,7 @@ pub unsafe extern "C" fn gg_limits_of_gpu(
         unsafe { of_kernel(catalog::limits(gpu)?, kernel) }
     };
     // SAFETY: `out` and `error` are the caller's.
-    unsafe { memory::create(out, error, make) }
+    unsafe { create(out, error, make) }
 }
 
 /// The limits of a kernel on a device of this machine, by its ordinal. `kernel` may be NULL.
@@ -160,7 +161,7 @@ pub unsafe extern "C" fn gg_limits_of_device(
         unsafe { of_kernel(device, kernel) }
     };
     // SAFETY: `out` and `error` are the caller's.
-    unsafe { memory::create(out, error, make) }
+    unsafe { create(out, error, make) }
 }
 
 /// Writes the limits and resources of the device to `out`.

@@ -6,8 +6,8 @@
 use core::ffi::{CStr, c_char};
 use std::ffi::CString;
 
-use crate::error::{Failure, entry, gg_error, gg_status};
-use crate::handles::{self, MAX_OBJECTS};
+use crate::failure::{Failure, gg_status};
+use crate::handles;
 
 /// A structure of the interface, whose first field is its size.
 ///
@@ -196,35 +196,6 @@ pub(crate) unsafe fn array<'a, T>(
     }
     // SAFETY: not null, aligned, and `count` elements by this function's contract.
     Ok(unsafe { core::slice::from_raw_parts(from, count) })
-}
-
-/// Runs the body of an entry point that gives the caller a handle of what `make` returns, at `out`.
-///
-/// # Safety
-///
-/// `out` and `error` are null, or point to memory for a handle that nothing else accesses.
-pub(crate) unsafe fn create<T: Send + Sync + 'static>(
-    out: *mut *mut T,
-    error: *mut *mut gg_error,
-    make: impl FnOnce() -> Result<T, Failure>,
-) -> gg_status {
-    let body = || {
-        if out.is_null() {
-            return Err(Failure::null("out"));
-        }
-        // SAFETY: not null, so it points to memory for a handle.
-        unsafe { out.write_unaligned(core::ptr::null_mut()) };
-        let handle = handles::insert(make()?).ok_or_else(|| {
-            let text =
-                format!("more than {MAX_OBJECTS} objects at the same time: free some with gg_free");
-            Failure::new(gg_status::GG_INTERNAL, text)
-        })?;
-        // SAFETY: as above.
-        unsafe { out.write_unaligned(handle) };
-        Ok(())
-    };
-    // SAFETY: this function's contract.
-    unsafe { entry(error, body) }
 }
 
 /// A text that the library returned. Immutable; free it with `gg_free`.

@@ -14,7 +14,8 @@ use crate::config::{
     GG_STRATEGY_AUTOMATIC, GG_STRATEGY_CHUNKED, GG_STRATEGY_FOLDED, GG_STRATEGY_SHIFTED,
     GG_STRATEGY_WHOLE, known_flags,
 };
-use crate::error::{Failure, entry, gg_error, gg_status};
+use crate::error::{create, entry, gg_error};
+use crate::failure::{Failure, gg_status};
 use crate::handles;
 use crate::limits::gg_limits;
 use crate::memory::{self, c_string, versioned};
@@ -171,7 +172,7 @@ pub unsafe extern "C" fn gg_profile_load(
         Ok(gg_profile { profile: loaded.profile, notices, digest: OnceLock::new(), names })
     };
     // SAFETY: `out` and `error` are the caller's.
-    unsafe { memory::create(out, error, make) }
+    unsafe { create(out, error, make) }
 }
 
 /// The notice at `index`, from 0, about an entry or file that was left out or may be stale. NULL past the last
@@ -244,7 +245,7 @@ pub unsafe extern "C" fn gg_key_create(
         }))
     };
     // SAFETY: `out` and `error` are the caller's.
-    unsafe { memory::create(out, error, make) }
+    unsafe { create(out, error, make) }
 }
 
 /// Looks up the tuned choice for a shape of `count` sizes, in the order of the profile's entries, and writes it to

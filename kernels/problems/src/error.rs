@@ -8,7 +8,8 @@ use gridguard_kernels::KernelError;
 /// Why text is not a problem, or a problem was not run.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Error {
-    kind: ErrorKind,
+    /// Boxed, so that results stay small.
+    kind: Box<ErrorKind>,
     message: String,
 }
 
@@ -34,7 +35,7 @@ pub enum ErrorKind {
 
 impl Error {
     /// The kind.
-    pub const fn kind(&self) -> &ErrorKind {
+    pub fn kind(&self) -> &ErrorKind {
         &self.kind
     }
 
@@ -46,12 +47,12 @@ impl Error {
         ))
     }
 
-    pub(crate) const fn not_a_problem(message: String) -> Self {
+    pub(crate) fn not_a_problem(message: String) -> Self {
         Self::new(ErrorKind::NotAProblem, message)
     }
 
-    pub(crate) const fn new(kind: ErrorKind, message: String) -> Self {
-        Self { kind, message }
+    pub(crate) fn new(kind: ErrorKind, message: String) -> Self {
+        Self { kind: Box::new(kind), message }
     }
 }
 
@@ -63,7 +64,7 @@ impl fmt::Display for Error {
 
 impl core::error::Error for Error {
     fn source(&self) -> Option<&(dyn core::error::Error + 'static)> {
-        match &self.kind {
+        match &*self.kind {
             // The message is the kernel's own.
             ErrorKind::Kernel(error) => error.source(),
             ErrorKind::Memory(error) => Some(error),

@@ -197,7 +197,7 @@ impl<T: Element + 'static> Prepared<T> {
         let context = guard.context().ok_or_else(not_prepared)?;
         let more_streams: Result<_, DriverError> =
             (1..plan.in_flight()).map(|_| context.new_stream()).collect();
-        let more_streams = more_streams.map_err(|error| stopped(error))?;
+        let more_streams = more_streams.map_err(stopped)?;
         Ok(Self { pipeline, memory, block, kernels, plan, more_streams })
     }
 
@@ -220,7 +220,7 @@ impl<T: Element + 'static> Prepared<T> {
         let (address, bytes) = run.scratch;
         // SAFETY: as above.
         let bound = unsafe { bound.scratch_raw(address, bytes) }.on_streams(more_streams);
-        let submit = || pipeline.run(&guard, plan, bound);
+        let submit = || pipeline.run(guard, plan, bound);
         let ran = if run.capturing {
             launches::keep_loaded(Arc::<TemporalBlock<T>>::clone(block));
             // SAFETY: the graph owns the memory, and PyTorch uses it in the graph's order. The code was kept loaded.

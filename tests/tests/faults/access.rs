@@ -87,7 +87,7 @@ fn draw(number: u64, random: &mut Random) -> Fault {
         0 => (ACCESS, which(0) | near, &[700]),
         1 => (ACCESS, which(1) | far, &[700]),
         2 => (ACCESS, which(2) | far, &[700]),
-        3 => (ACCESS, which(3) | near % 8, &[716]),
+        3 => (ACCESS, which(3) | (near % 8), &[716]),
         4 => (ACCESS, which(4) | ((1 << 18) + place), &POISONED),
         5 => (ACCESS, which(5) | (far >> 1), &[700]),
         6 => ("fault_trap", 0, &[719, 715]),

@@ -98,7 +98,7 @@ fn run_with_call(
     let plan = pipeline.plan(&Budget::UNLIMITED).expect("it fits");
     let mut memory: CudaSlice<u64> = owner.alloc_zeros(60_000).expect("memory");
     let bound = DeviceMemory::new(on).write(x, &mut memory);
-    let error = pipeline.run(&guard(), &plan, bound).expect_err("a capture began");
+    let error = pipeline.run(guard(), &plan, bound).expect_err("a capture began");
     assert!(error.to_string().contains("being captured"), "{error}");
     end();
     // What cudarc could not record.

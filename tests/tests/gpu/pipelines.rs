@@ -147,7 +147,7 @@ fn run_and_compare(items: u64, budget: Budget, in_flight: usize) -> PipelineRun 
     let mut y = main.clone_htod(&vec![u32::MAX; from.len()]).expect("memory");
     let memory = DeviceMemory::new(&main).on_streams(&more);
     let memory = memory.write(spreading.x, &mut x).read(spreading.w, &w).write(spreading.y, &mut y);
-    let run = spreading.pipeline.run(&guard(), &plan, memory).expect("it runs");
+    let run = spreading.pipeline.run(guard(), &plan, memory).expect("it runs");
     assert_eq!((run.items_done, run.scratch_bytes), (items, plan.bytes()));
     let (y, x) = (main.clone_dtoh(&y).expect("copied"), main.clone_dtoh(&x).expect("copied"));
     let (expected_y, expected_x) = expected(&from, &weights);
@@ -181,7 +181,7 @@ fn a_budget_in_bytes_and_one_of_what_is_free_are_kept() {
     let run = run_and_compare(20_000, Budget::bytes(3 << 20), 2);
     assert!(run.scratch_bytes <= 3 << 20 && run.chunks > 10, "{run:?}");
     let free = guard().free_memory().expect("known").0;
-    let run = run_and_compare(20_000, Budget::of_free_memory(&guard(), 50).expect("known"), 1);
+    let run = run_and_compare(20_000, Budget::of_free_memory(guard(), 50).expect("known"), 1);
     assert!(run.scratch_bytes <= free, "{run:?}");
 }
 
@@ -202,7 +202,7 @@ fn scratch_larger_than_the_device_is_halved_until_it_fits() {
     let stream = stream();
     let mut memory = stream.clone_htod(&[u64::MAX; 64]).expect("memory");
     let bound = DeviceMemory::new(&stream).write(out, &mut memory);
-    let run = pipeline.run(&guard(), &plan, bound).expect("16 or fewer fit");
+    let run = pipeline.run(guard(), &plan, bound).expect("16 or fewer fit");
     assert!(run.tried.starts_with(&[64, 32]) && run.items_done == 64, "{run:?}");
     let written = stream.clone_dtoh(&memory).expect("copied");
     assert!(written.iter().zip(0..).all(|(number, item)| *number == item), "{written:?}");
@@ -233,7 +233,7 @@ fn chunks_on_other_streams_wait_for_earlier_work_and_later_work_waits_for_them()
         guard().launch(&fill, &plan_of_fill, args).expect("launched");
         let bound = DeviceMemory::new(&main).on_streams(&more);
         let bound = bound.read(x, &memory).write(seen, &mut out);
-        pipeline.run(&guard(), &plan, bound).expect("it runs");
+        pipeline.run(guard(), &plan, bound).expect("it runs");
         main.memcpy_htod(&[0_u64; 12], &mut memory).expect("written");
         assert_eq!(main.clone_dtoh(&out).expect("copied"), [round; 12]);
     }
@@ -258,7 +258,7 @@ fn a_call_that_panics_leaves_the_device_usable() {
     let mut pipeline = builder.build().expect("built");
     let plan = pipeline.plan(&Budget::UNLIMITED.at_most(2).in_flight(2)).expect("it fits");
     let (main, more) = (stream(), [stream()]);
-    let run = pipeline.run(&guard(), &plan, DeviceMemory::new(&main).on_streams(&more));
+    let run = pipeline.run(guard(), &plan, DeviceMemory::new(&main).on_streams(&more));
     let error = run.expect_err("it panics");
     assert_eq!(error.kind(), ErrorKind::Panicked);
     assert_eq!(error.done().map(|done| done.items_done), Some(4));
@@ -294,7 +294,7 @@ fn a_batch_in_host_memory_gives_the_same_output() {
         for _ in 0..2 {
             let memory = DeviceMemory::new(&main).on_streams(&more).read(spreading.w, &w);
             let memory = memory.write_host(spreading.x, &mut x).write_host(spreading.y, &mut y);
-            let run = spreading.pipeline.run(&guard(), &plan, memory);
+            let run = spreading.pipeline.run(guard(), &plan, memory);
             assert_eq!(run.expect("it runs").items_done, items);
         }
         let (expected_y, expected_x) = expected(&first_x, &weights);
@@ -318,7 +318,7 @@ fn host_memory_can_be_dropped_while_the_run_uses_it() {
         let (mut x, mut y) = (pinned(&from), pinned(&from));
         let memory = DeviceMemory::new(&main).on_streams(&more).read(spreading.w, &w);
         let memory = memory.write_host(spreading.x, &mut x).write_host(spreading.y, &mut y);
-        spreading.pipeline.run(&guard(), &plan, memory).expect("it runs");
+        spreading.pipeline.run(guard(), &plan, memory).expect("it runs");
     }
     guard().synchronize(&main).expect("every run was legal");
 }
@@ -340,7 +340,7 @@ fn a_graph_of_all_chunks_gives_the_same_output_at_each_launch() {
         for stream in [&main, &other, &main] {
             let memory = DeviceMemory::new(stream).write(x_buffer, &mut x).read(w_buffer, &w);
             let memory = memory.write(y_buffer, &mut y);
-            pipeline.run(&guard(), &plan, memory).expect("it runs");
+            pipeline.run(guard(), &plan, memory).expect("it runs");
             let (expected_y, after) = expected(&expected_x, &weights);
             expected_x = after;
             assert!(main.clone_dtoh(&y).expect("copied") == expected_y, "{plan}");
@@ -349,7 +349,7 @@ fn a_graph_of_all_chunks_gives_the_same_output_at_each_launch() {
         for _ in 0..3 {
             let memory = DeviceMemory::new(&other).write(x_buffer, &mut x).read(w_buffer, &w);
             let memory = memory.write(y_buffer, &mut y);
-            pipeline.run(&guard(), &plan, memory).expect("it runs");
+            pipeline.run(guard(), &plan, memory).expect("it runs");
             expected_x = expected(&expected_x, &weights).1;
         }
         drop(pipeline);
@@ -372,7 +372,7 @@ fn a_graph_copies_chunks_of_host_memory() {
     for _ in 0..3 {
         let memory = DeviceMemory::new(&main).write_host(x_buffer, &mut x).read(w_buffer, &w);
         let memory = memory.write_host(y_buffer, &mut y);
-        pipeline.run(&guard(), &plan, memory).expect("it runs");
+        pipeline.run(guard(), &plan, memory).expect("it runs");
         let (expected_y, after) = expected(&expected_x, &weights);
         expected_x = after;
         assert!(y.as_slice().expect("it ran") == expected_y, "{plan}");

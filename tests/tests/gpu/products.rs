@@ -56,7 +56,7 @@ impl<T: Tensorial> Operands<T> {
             Some(buffer) => memory.read(buffer, tensor),
             None => memory,
         });
-        pipeline.run(&guard(), &plan, memory)?;
+        pipeline.run(guard(), &plan, memory)?;
         Ok(stream.clone_dtoh(&written).expect("out"))
     }
 
@@ -90,7 +90,7 @@ fn tolerance<T: Element>() -> f64 {
 
 fn matches_the_reference<T: Tensorial>(sizes: [u64; 3], bias: bool, residual: bool) {
     let operands = Operands::<T>::new(shape(sizes, bias, residual));
-    let product = Product::new::<T>(&guard(), operands.shape, WORKSPACE).expect("a product");
+    let product = Product::new::<T>(guard(), operands.shape, WORKSPACE).expect("a product");
     let reference = operands.reference();
     let count = u64::try_from(product.workspace_bytes().len()).expect("few");
     for algorithm in 0..count {
@@ -130,7 +130,7 @@ fn a_residual_may_be_out_itself() {
     let OneProduct { mut pipeline, plan, buffers } = one.expect("a product");
     let memory = DeviceMemory::new(&stream).read(buffers.x, &x).read(buffers.weight, &weight);
     let memory = memory.write(buffers.out, &mut out);
-    pipeline.run(&guard(), &plan, memory).expect("launches");
+    pipeline.run(guard(), &plan, memory).expect("launches");
     // Not the bits of a product into other memory: the library may add in another order.
     let mut deviation = Deviation::new();
     deviation.add(&stream.clone_dtoh(&out).expect("out"), &operands.reference());
@@ -150,7 +150,7 @@ fn misaligned_memory_is_rejected_before_the_launch() {
     let shifted = x.slice(1..);
     let memory = DeviceMemory::new(&stream).read(buffers.x, &shifted);
     let memory = memory.read(buffers.weight, &weight).write(buffers.out, &mut out);
-    let error = pipeline.run(&guard(), &plan, memory).expect_err("misaligned");
+    let error = pipeline.run(guard(), &plan, memory).expect_err("misaligned");
     assert!(error.to_string().contains("which is not a multiple of 16 bytes"), "{error}");
 }
 
@@ -165,7 +165,7 @@ fn a_product_is_tuned_and_launches_the_algorithm_of_the_profile() {
     let (key, entry_shape) = (workload.key(Policy::default()), workload.entry_shape());
     let mut space = workload.space();
     let algorithms =
-        Product::new::<f16>(&guard, sizes, WORKSPACE).expect("a product").workspace_bytes().len();
+        Product::new::<f16>(guard, sizes, WORKSPACE).expect("a product").workspace_bytes().len();
     assert_eq!(space.candidates().len(), algorithms);
     let clock = DeviceClock::new(guard, stream, Policy::default()).expect("a clock");
     let mut measurer = InProcess::new(workload, clock);

@@ -55,7 +55,7 @@ impl<T: Tensorial> Case<T> {
         let plan = if in_graph { plan.as_graph() } else { plan };
         for _ in 0..if in_graph { 2 } else { 1 } {
             let bound = memory.bind(&self.stream, &self.x, &mut y).on_streams(&more);
-            let run = pipeline.run(&guard(), &plan, bound).expect("it runs");
+            let run = pipeline.run(guard(), &plan, bound).expect("it runs");
             let done = (run.items_done, run.scratch_bytes, run.tried.len());
             assert_eq!(done, (self.shape.items(), plan.bytes(), 1));
         }
@@ -98,7 +98,7 @@ fn run_by_address<T: Tensorial>(
         let bound = memory.bind_raw(stream, &addresses).on_streams(&more);
         bound.scratch_raw(scratch.device_ptr(stream).0, plan.bytes())
     };
-    pipeline.run(&guard(), &plan, bound).expect("it runs");
+    pipeline.run(guard(), &plan, bound).expect("it runs");
     stream.clone_dtoh(&y).expect("out")
 }
 
@@ -140,7 +140,7 @@ fn a_block_whose_weights_are_given_by_address_computes_the_same() {
     let plan = pipeline.plan(&Budget::UNLIMITED).expect("a plan");
     let mut y = poisoned::<f16>(&stream, input.len());
     let bound = memory.bind(&stream, &x, &mut y);
-    let error = pipeline.run(&guard(), &plan, bound).expect_err("no weights");
+    let error = pipeline.run(guard(), &plan, bound).expect_err("no weights");
     assert_eq!(error.kind(), ErrorKind::Memory, "{error}");
     assert!(error.to_string().ends_with(" has no memory"), "{error}");
 }
@@ -219,7 +219,7 @@ fn zero_items_are_done_at_once() {
     let plan = pipeline.plan(&Budget::UNLIMITED).expect("a plan");
     let [x, mut y] = [(); 2].map(|()| stream.null::<f16>().expect("no memory"));
     let bound = memory.bind(&stream, &x, &mut y);
-    let run = pipeline.run(&guard(), &plan, bound).expect("nothing to do");
+    let run = pipeline.run(guard(), &plan, bound).expect("nothing to do");
     assert_eq!((run.items_done, run.chunks), (0, 0));
 }
 
@@ -235,7 +235,7 @@ fn a_nan_stays_within_its_item() {
     let x = case.stream.clone_htod(&input).expect("memory");
     let mut y = case.stream.alloc_zeros::<f16>(input.len()).expect("memory");
     let bound = memory.bind(&case.stream, &x, &mut y);
-    pipeline.run(&guard(), &plan, bound).expect("it runs");
+    pipeline.run(guard(), &plan, bound).expect("it runs");
     let out = case.stream.clone_dtoh(&y).expect("out");
     let items = out.chunks(per_item).zip(finite.chunks(per_item)).enumerate();
     for (item, (out, finite)) in items {
@@ -254,7 +254,7 @@ fn misaligned_memory_is_an_error_before_anything_runs() {
     let x = longer.slice(1..);
     let mut y = poisoned::<f16>(&case.stream, case.input.len());
     let bound = memory.bind(&case.stream, &x, &mut y);
-    let error = pipeline.run(&guard(), &plan, bound).expect_err("refused");
+    let error = pipeline.run(guard(), &plan, bound).expect_err("refused");
     let done = error.done().map(|done| done.items_done);
     assert_eq!((error.kind(), error.stage(), done), (ErrorKind::Stage, Some("norm1"), Some(0)));
     assert!(error.to_string().contains("must be aligned to 16 bytes"), "{error}");

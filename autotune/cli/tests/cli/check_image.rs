@@ -90,7 +90,7 @@ fn the_image_fills_in_the_limits_of_the_kernel() {
 #[test]
 fn the_reply_says_which_kernel_was_checked() {
     let args = "--gpu h100 --kernel exact --grid 1 --block 64,1";
-    let ran = check(&compiled("hopper.cubin"), &args);
+    let ran = check(&compiled("hopper.cubin"), args);
     assert_eq!(ran.code, Some(1));
     expect_file!["screens/check-image.txt"].assert_eq(&ran.out);
 }
@@ -99,7 +99,7 @@ fn the_reply_says_which_kernel_was_checked() {
 fn attributes_missing_in_ptx_are_not_checked_unless_options_give_them() {
     let image = compiled("kernels.ptx");
     let launch = "--gpu h100 --kernel stack --grid 1 --block 64";
-    let ran = check(&image, &launch);
+    let ran = check(&image, launch);
     assert_eq!(ran.code, Some(0));
     let file = image.to_str().expect("text");
     expect_file!["screens/check-ptx.txt"].assert_eq(&ran.out.replace(file, "FILE"));
@@ -293,7 +293,7 @@ fn linked_kernels_replace_the_relocatable_ones_that_they_were_made_of() {
 fn kernels_of_a_static_library_are_checked_as_far_as_they_are_known() {
     let library = compiled("relocatable.a");
     let launch = "--kernel alone --grid 8 --block 1024 --gpu h100";
-    let ran = check(&library, &launch).exits(0);
+    let ran = check(&library, launch).exits(0);
     let advice = format!(
         "not checked: registers-per-block, local-memory, shared-memory-total, \
          dynamic-shared-memory-opt-in: the file is not linked yet, which may change the attributes \

@@ -107,7 +107,7 @@ fn unknown_lines_of_the_driver_s_log_are_quoted_and_harmless_ones_are_not() {
     assert_eq!(json_of("-", log.as_bytes())["findings"], json!([]));
     let odd = "[1][2][CUDA][E] the moon is in the wrong house\n\
                [1][2][CUDA][E] Returning 1 (CUDA_ERROR_INVALID_VALUE) from cuLaunchKernelEx\n";
-    let found = json_of("-", &format!("{log} {odd}").as_bytes());
+    let found = json_of("-", format!("{log} {odd}").as_bytes());
     let quoted = &found["findings"][0]["diagnosis"]["driver_log"];
     assert_eq!(*quoted, json!(["the moon is in the wrong house"]));
 }

@@ -270,7 +270,7 @@ fn invalid_problems_are_usage_errors() {
 fn objectives_have_separate_entries() {
     let folder = folder();
     let memory = "--objective memory:4096:64";
-    tune_norms(folder.path(), &["3000x8"], &memory).exits(0);
+    tune_norms(folder.path(), &["3000x8"], memory).exits(0);
     tune_norms(folder.path(), &["3000x8"], "--objective latency:1s").exits(0);
     let document = parsed(&folder.path().join("p.ron"));
     let objectives: Vec<_> = document.entries().iter().map(|entry| entry.key.objective).collect();

@@ -80,7 +80,7 @@ impl Spilling<'_> {
         let mut memory: CudaSlice<u64> = poisoned(&stream, ITEMS);
         let plan = self.pipeline.plan(&budget).expect("it fits");
         let bound = DeviceMemory::new(&stream).on_streams(more).write(self.out, &mut memory);
-        let run = self.pipeline.run(&guard, &plan, bound);
+        let run = self.pipeline.run(guard, &plan, bound);
         let written = read(&stream, &memory);
         (run, written)
     }

@@ -99,7 +99,7 @@ pub(crate) fn run_with(
         Some(scratch) => memory.scratch(scratch),
         None => memory,
     };
-    let run = copying.pipeline.run(&guard, &plan, memory).expect("it runs");
+    let run = copying.pipeline.run(guard, &plan, memory).expect("it runs");
     assert_eq!(run.items_done, ITEMS);
     assert_eq!(run.scratch_bytes == plan.bytes(), run.tried.len() == 1);
     assert_eq!(number.as_slice().expect("it ran"), iota(ITEMS));

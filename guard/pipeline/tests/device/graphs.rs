@@ -67,7 +67,7 @@ impl Numbers<'_> {
         memory: &mut CudaSlice<u64>,
     ) -> Result<PipelineRun, Error> {
         let memory = DeviceMemory::new(stream).write(self.out, memory);
-        self.pipeline.run(&guard, plan, memory)
+        self.pipeline.run(guard, plan, memory)
     }
 }
 

@@ -18,6 +18,7 @@ pub(crate) mod index;
 pub(crate) mod kernels;
 pub(crate) mod link;
 pub(crate) mod load;
+mod program;
 pub(crate) mod relaunch;
 pub(crate) mod sidecar;
 pub(crate) mod store;

@@ -2,7 +2,7 @@
 
 use core::sync::atomic::{AtomicUsize, Ordering};
 
-use crate::fix::link::Program;
+use crate::fix::program::Program;
 use crate::watch::handle_record::{Digest, Reason};
 use crate::watch::slot_cache::SlotCache;
 

@@ -204,7 +204,7 @@ fn a_file_says_device_and_policy_of_a_tuned_function() {
     // Functions that are tuned without a device have the limits of no GPU in particular.
     let any = DeviceIdentity::new(&DeviceLimits::any_device()).on_host();
     put_text(&folder, "p.ron", &document(any, [entry.clone()]).to_ron());
-    let ran = profile(&folder, &args).exits(0);
+    let ran = profile(&folder, args).exits(0);
     let title = "paged_attention f16 1024x128 on the host as generic CUDA device\n";
     assert!(ran.out.starts_with(title), "{}", ran.out);
     assert!(
@@ -221,7 +221,7 @@ fn a_file_says_device_and_policy_of_a_tuned_function() {
     // Both policies: the choice is the caller's.
     let cold = foreign(1024, "4f2e", "f16");
     put(&folder, "p.ron", [entry, cold]);
-    let ran = profile(&folder, &args).exits(2);
+    let ran = profile(&folder, args).exits(2);
     assert!(
         ran.err.ends_with(
             "policy cold-eager; dtype \"f16\", variant \"v2\", source \"4f2e\", policy hot-eager\n"
@@ -246,13 +246,13 @@ fn several_keys_of_an_unknown_kernel_are_an_error() {
     explain_foreign(&folder, "1024x128", "--dtype f16").exits(2);
     explain_foreign(&folder, "1024x128", "--dtype bf16").exits(0);
     let named = "--dtype f16 --source aaaa --variant v2";
-    explain_foreign(&folder, "1024x128", &named).exits(0);
+    explain_foreign(&folder, "1024x128", named).exits(0);
     explain_foreign(&folder, "1024x128", "--source bbbb").exits(1).prints("match: none, ");
     for (shape, message) in [("1024xtwo", "`two` is not a size"), ("''", "`` is not a size")] {
         explain_foreign(&folder, shape, "--dtype bf16").exits(2).notes(message);
     }
     let args = "explain norm 8 --gpu h200 --profile p.ron";
-    let ran = profile(&folder, &args).exits(2);
+    let ran = profile(&folder, args).exits(2);
     ran.notes("unknown kernel `norm`: the kernels are argsort, ");
     assert!(
         ran.err.ends_with("; the profile also has entries of paged_attention\n"),
@@ -260,5 +260,5 @@ fn several_keys_of_an_unknown_kernel_are_an_error() {
         ran.err
     );
     let args = "explain rms_norm 8x8 --gpu h200 --source 4f2e";
-    profile(&folder, &args).exits(2).notes("rms_norm is a kernel of gridguard");
+    profile(&folder, args).exits(2).notes("rms_norm is a kernel of gridguard");
 }

@@ -111,7 +111,7 @@ fn a_merge_as_json_has_both_sides_of_a_conflict() {
     put(&folder, "a.ron", [norm(300, EARLY), norm(500, EARLY)]);
     put(&folder, "b.ron", [folded, norm(500, LATE)]);
     let args = "merge a.ron b.ron --output c.ron --format json";
-    let json = profile(&folder, &args).exits(0).json();
+    let json = profile(&folder, args).exits(0).json();
     assert_eq!(
         (&json["entries"], &json["files"], &json["repeated"]),
         (&2.into(), &2.into(), &1.into())
@@ -239,7 +239,7 @@ fn prune_removes_stale_entries_and_old_ones_on_request() {
     assert_eq!(rows(&parsed(&folder.path().join("p.ron"))), [300, 900]);
 
     let old = "prune p.ron --older-than 2026-11-10";
-    let pruned = profile(&folder, &old).exits(0);
+    let pruned = profile(&folder, old).exits(0);
     assert!(pruned.out.ends_with("1 entry removed, 1 kept\n"), "{}", pruned.out);
     assert_eq!(rows(&parsed(&folder.path().join("p.ron"))), [900]);
     profile(&folder, "prune p.ron --older-than long").exits(2);
@@ -252,11 +252,11 @@ fn prune_shortens_entries_that_do_not_beat_the_default_and_lookups_say_so() {
     equal.chosen = equal.default;
     put(&folder, "p.ron", [norm(300, EARLY), equal]);
     let prune = "prune p.ron --defaults";
-    let pruned = profile(&folder, &prune).exits(0);
+    let pruned = profile(&folder, prune).exits(0);
     let said =
         "the default is as fast, and stays confirmed\n1 entry removed or shortened, 2 kept\n";
     assert!(pruned.out.ends_with(said), "{}", pruned.out);
-    let again = profile(&folder, &prune).exits(0);
+    let again = profile(&folder, prune).exits(0);
     assert_eq!(again.out, "0 entries removed or shortened, 2 kept\n");
     assert_eq!(text(&folder, "p.ron").matches("confirmed: \"2026-").count(), 1);
     let shown = profile(&folder, "show p.ron").exits(0);

@@ -23,7 +23,7 @@ fn a_choice_that_was_just_tuned_passes() {
     run(folder.path(), &format!("{tune} {args}")).exits(0);
     // However busy the machine is, one launch more or less makes no such difference.
     let verify = "verify p.ron --tolerance 1000%";
-    let ran = profile(&folder, &verify).exits(0);
+    let ran = profile(&folder, verify).exits(0);
     assert!(
         ran.out.starts_with("kernel    types  shape   measured for  stored choice"),
         "{}",
@@ -47,7 +47,7 @@ fn a_changed_time_is_reported_as_drift() {
     let drifted = hot(Entry { chosen: ages(3_600_000_000_000), ..norm(1000, LATE) });
     put(&folder, "p.ron", [drifted]);
     let verify = "verify p.ron --tolerance 1000%";
-    let ran = profile(&folder, &verify).exits(0);
+    let ran = profile(&folder, verify).exits(0);
     let told = "drift: rms_norm f32, hot-eager, throughput, 1000x8: the same choice took 3600.0 s on \
                 2026-11-20T12:00:00Z and takes ";
     ran.prints(told);
@@ -97,7 +97,7 @@ fn a_choice_that_exceeds_its_latency_limit_fails() {
     let folder = folder();
     put(&folder, "all.ron", [hot(norm(20_000, LATE))]);
     let args = "verify all.ron --tolerance 1000% --format json";
-    let all = profile(&folder, &args).exits(0).json();
+    let all = profile(&folder, args).exits(0).json();
     let all_ns = all["verified"][0]["median_ns"].as_u64().expect("a time");
     let mut long = hot(norm(20_000, LATE));
     // All rows take longer however busy the machine was, the fewest that are a chunk a small part of it.
