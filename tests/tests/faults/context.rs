@@ -80,9 +80,12 @@ pub(crate) fn inject(setup: &Setup, number: u64, random: &mut Random) -> Observe
         How::Destroy => Guard::with_context(new_context()).expect("a guard"),
         _ => setup.guard(),
     };
-    let module = setup.module(&guard);
     let stream = context(&guard).default_stream();
-    let (iota, spiller) = (kernel(&module, "iota_y"), kernel(&module, "spill_y"));
+    // The kernels alone keep their module, so that it goes with them.
+    let (iota, spiller) = {
+        let module = setup.module(&guard);
+        (kernel(&module, "iota_y"), kernel(&module, "spill_y"))
+    };
     let out = poisoned(&stream, items);
     let mut scene = Scene { setup, guard, stream, iota, spiller, out, items };
     for _ in 0..under_way {
