@@ -39,8 +39,12 @@ fn refused(declarations: &[Declare<'_>]) -> Vec<String> {
         error
     };
     let errors: Vec<Error> = declarations.iter().map(mistake).collect();
-    let errors: Vec<&dyn core::error::Error> = errors.iter().map(|error| error as _).collect();
+    let errors: Vec<_> = errors.iter().map(erased).collect();
     texts(&errors)
+}
+
+fn erased(error: &Error) -> &dyn core::error::Error {
+    error
 }
 
 #[test]
