@@ -16,7 +16,7 @@ use crate::failure::{FailureKind, MeasureFailure, Measured};
 use crate::measure::{Portion, Workload};
 use crate::space::Space;
 
-/// A [product](Guard::product) of matrices that this workload allocates. The candidates are the algorithms of
+/// A [product](gridguard_pipeline::Product) of matrices that this workload allocates. The candidates are the algorithms of
 /// cuBLASLt.
 ///
 /// ```no_run

@@ -5,9 +5,9 @@ use core::panic::AssertUnwindSafe;
 use std::ffi::CString;
 use std::panic::catch_unwind;
 
+use gridguard::{Axis, Violation};
 #[cfg(feature = "cuda")]
-use gridguard::cuda::LaunchError;
-use gridguard::{Axis, Error, Violation};
+use gridguard::{Error, cuda::LaunchError};
 
 use crate::config::{GG_AXIS_X, GG_AXIS_Y, GG_AXIS_Z};
 use crate::failure::{Failure, gg_status};

@@ -305,7 +305,8 @@ impl Kernel {
     ///
     /// # Errors
     ///
-    /// As [`Self::from_function`].
+    /// [`CudaErrorKind::Parameters`] if the driver knows other parameters;
+    /// another [`CudaError`] if there is no driver or a query fails.
     pub unsafe fn from_cudarc(
         context: &Arc<CudaContext>,
         function: &CudaFunction,
