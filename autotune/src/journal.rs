@@ -51,7 +51,7 @@ impl Journal {
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::Journal`](crate::ErrorKind::Journal).
+    /// [`ErrorKind::Journal`].
     pub fn read_lines(mut input: impl BufRead) -> Result<Self, Error> {
         let mut next = || match read_line(&mut input, MAX_LINE_BYTES) {
             Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => Ok(None),
@@ -96,7 +96,7 @@ impl Journal {
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::Journal`](crate::ErrorKind::Journal) with the first difference.
+    /// [`ErrorKind::Journal`] with the first difference.
     pub fn check_subject(&self, now: &BTreeMap<String, String>) -> Result<(), Error> {
         let names = self.subject.keys().chain(now.keys());
         let value = |of: &BTreeMap<String, String>, name| of.get(name).cloned().unwrap_or_default();

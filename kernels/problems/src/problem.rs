@@ -46,7 +46,7 @@ impl Problem {
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::UnknownKernel`](crate::ErrorKind::UnknownKernel), or
+    /// [`ErrorKind::UnknownKernel`], or
     /// [`NotAProblem`](crate::ErrorKind::NotAProblem) for a type that the kernel does not support or a wrong number
     /// of sizes.
     pub fn new(kernel: &str, dtypes: &str, sizes: &str) -> Result<Self, Error> {
@@ -193,7 +193,7 @@ impl Problem {
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::Kernel`](crate::ErrorKind::Kernel) if the kernel does not support the sizes or the device,
+    /// [`ErrorKind::Kernel`] if the kernel does not support the sizes or the device,
     /// [`Memory`](crate::ErrorKind::Memory) if the tensors do not fit.
     pub fn on_device(
         &self,
@@ -208,7 +208,7 @@ impl Problem {
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::Kernel`](crate::ErrorKind::Kernel) if the kernel does not support the sizes, [`HostMemory`](crate::ErrorKind::HostMemory) if
+    /// [`ErrorKind::Kernel`] if the kernel does not support the sizes, [`HostMemory`](ErrorKind::HostMemory) if
     /// the tensors do not fit.
     pub fn on_host(&self, guard: &Arc<Guard>) -> Result<Box<dyn BenchCase>, Error> {
         (self.entry().on_host)(&self.sized, guard)
