@@ -106,8 +106,8 @@ link_nothing() {
 # nothing, and the lock file of the workspace stays as it is.
 operators_package() {
     mkdir -p "$work/operators"
-    # At the versions of the workspace.
-    cp "$root/Cargo.lock" "$work/operators/"
+    # At the versions that it is tested with.
+    cp "$root/kernels/candle/Cargo.lock" "$work/operators/"
     cat >"$work/operators/Cargo.toml" <<-END
 	[package]
 	name = "candle-operators"

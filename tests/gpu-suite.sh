@@ -27,7 +27,7 @@ pack() {
     export GRIDGUARD_PRELOAD_LIBRARY=$library
     # One command, so that one set of features is compiled once. The programs come with the tests that run them.
     {
-        cargo test --release --no-run --workspace --exclude gridguard-candle --message-format json --test gpu --test faults --test cli --test server --test ends \
+        cargo test --release --no-run --workspace --message-format json --test gpu --test faults --test cli --test server --test ends \
             --bench gpu_launch --bench gpu_block --bench gpu_host_memory --bench gpu_pipeline --bench evaluate \
             --bench plan --bench record --bench profile --bench attention --bench kernels --bench training \
             --example temporal_attention --example temporal_block --example 05_tune --example 08_any_kernel

@@ -12,7 +12,7 @@ trap 'rm -rf "$folder"' EXIT
 export CARGO_PROFILE_RELEASE_{OPT_LEVEL=0,LTO=off,CODEGEN_UNITS=16,STRIP=true}
 
 # The registry: what we depend on, and our own packages as they would be published.
-cargo vendor --quiet --locked "$folder/registry" >/dev/null
+cargo vendor --quiet --locked --sync kernels/candle/Cargo.toml "$folder/registry" >/dev/null
 cargo publish --quiet --workspace --locked --dry-run --no-verify --allow-dirty --target-dir "$folder/packed"
 for crate in "$folder"/packed/package/tmp-crate/*.crate; do
     tar --extract --gzip --file "$crate" --directory "$folder/registry"
@@ -35,6 +35,11 @@ cargo check --quiet --workspace --manifest-path "$folder/packages/Cargo.toml" --
 mkdir "$folder/home"
 printf '[source.crates-io]\nreplace-with = "folder"\n[source.folder]\ndirectory = "%s"\n' "$folder/registry" \
     >"$folder/home/config.toml"
+
+echo '-- the operators for candle compile, a workspace of their own'
+root=$PWD
+(cd "$folder" && CARGO_HOME=$folder/home cargo package --quiet --allow-dirty --manifest-path "$root/kernels/candle/Cargo.toml" \
+    --target-dir "$target/published")
 
 # Installs into a folder, outside the checkout and its settings.
 install() {

@@ -81,7 +81,9 @@ fn programs() -> PathBuf {
     let folder = test.parent().and_then(Path::parent).expect("the build folder").to_owned();
     if !folder.join("gridguard").exists() {
         let mut build = Command::new(env!("CARGO"));
-        let built = build.args(["build", "--quiet", "--package", "gridguard-cli"]).status();
+        build.args(["build", "--quiet", "--package", "gridguard-cli"]);
+        build.args(["--manifest-path", "../../Cargo.toml"]);
+        let built = build.arg("--target-dir").arg(folder.join("..")).status();
         assert!(built.expect("cargo runs").success());
     }
     folder
@@ -93,7 +95,8 @@ fn the_commands_of_the_document_print_the_documented_output() {
     let path = format!("{}:{}", programs.display(), std::env::var("PATH").expect("a path"));
     let run = |command: &str| -> Output {
         // cargo has built the examples with the tests; by itself this package has other features, and builds again.
-        let example = command.strip_prefix("cargo run --package gridguard-candle --example ");
+        let example =
+            command.strip_prefix("cargo run --manifest-path kernels/candle/Cargo.toml --example ");
         let example =
             example.map(|name| programs.join("examples").join(name).display().to_string());
         let command = example.as_deref().unwrap_or(command);

@@ -115,12 +115,17 @@ fn layer(name: &str) -> Option<usize> {
     LAYERS.iter().position(|layer| layer.contains(&name))
 }
 
+/// The packages of the workspace, and the operators for candle, which are a workspace of their own.
 fn packages() -> Vec<Package> {
-    let output = Command::new(env!("CARGO"))
-        .args(["metadata", "--no-deps", "--offline", "--format-version", "1"])
-        .current_dir(env!("CARGO_MANIFEST_DIR"))
-        .output()
-        .expect("cargo runs");
-    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-    serde_json::from_slice::<Workspace>(&output.stdout).expect("metadata").packages
+    let of = |manifest: &str| {
+        let output = Command::new(env!("CARGO"))
+            .args(["metadata", "--no-deps", "--offline", "--format-version", "1"])
+            .args(["--manifest-path", manifest])
+            .current_dir(env!("CARGO_MANIFEST_DIR"))
+            .output()
+            .expect("cargo runs");
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        serde_json::from_slice::<Workspace>(&output.stdout).expect("metadata").packages
+    };
+    [of("../Cargo.toml"), of("../kernels/candle/Cargo.toml")].into_iter().flatten().collect()
 }
