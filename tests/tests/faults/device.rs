@@ -1,6 +1,7 @@
 //! Devices that do not exist or that `CUDA_VISIBLE_DEVICES` hides.
 
 use std::ffi::OsString;
+use std::path::Path;
 
 use gridguard::cuda::{compute_mode, device_count, device_limits, free_memory};
 use gridguard::{FallbackReason, Guard};
@@ -27,6 +28,7 @@ fn visible(number: u64, random: &mut Random) -> (Option<&'static str>, bool) {
 
 pub(crate) fn prepare(
     _: &Setup,
+    _: &Path,
     number: u64,
     random: &mut Random,
 ) -> Vec<(&'static str, OsString)> {

@@ -1,8 +1,6 @@
 //! Images and sources that cannot be loaded.
 #![allow(unsafe_code, reason = "kernels that are not there")]
 
-use std::sync::OnceLock;
-
 use gridguard::Guard;
 use gridguard::cuda::Image;
 use gridguard_test_support::Random;
@@ -11,7 +9,8 @@ use crate::observed::{Expected, Observed, Seen};
 use crate::setup::{PTX, Setup};
 
 /// Starts of files that are no images.
-const STARTS: [&[u8]; 8] = [
+const STARTS: [&[u8]; 9] = [
+    b"",
     b"<html><body>404 Not Found</body></html>",
     b"version https://git-lfs.github.com/spec/v1\noid sha256:",
     b"PK\x03\x04\x14\x00\x00\x00",
@@ -31,13 +30,12 @@ const BAD_LINES: [&str; 5] = [
     "{ @%p1 bra NOWHERE; ",
 ];
 /// Code that does not compile; its braces do not match, which the fake NVRTC checks.
-const BAD_SOURCES: [&str; 6] = [
-    "extern \"C\" __global__ void k() { undeclared = 1; ",
-    "extern \"C\" __global__ void k(no_such_type x) { ",
-    "#include <no/such/header.h>\n{",
-    "extern \"C\" __global__ void k() { int x = \"text\"; }}",
-    "template <class T> { struct ",
-    "#error not today\n}",
+const BAD_SOURCES: [(&str, &str); 5] = [
+    ("extern \"C\" __global__ void k() { undeclared = 1; ", "CudaError::Compilation"),
+    ("#include <no/such/header.h>\n{", "CudaError::Compilation"),
+    ("template <class T> { struct ", "CudaError::Compilation"),
+    ("#error not today\n}", "CudaError::Compilation"),
+    ("void\0", "CudaError::ZeroByte"),
 ];
 /// Names that no kernel has.
 const BAD_NAMES: [&str; 5] = ["", "no_such_kernel", "iota\0y", "iota_y ", "IOTA_Y"];
@@ -51,11 +49,9 @@ const UNKNOWN: &str = "CudaError::Image/Unknown";
 const EMPTY: &str = "CudaError::Image/Empty";
 
 pub(crate) fn inject(setup: &Setup, number: u64, random: &mut Random) -> Observed {
-    // These faults leave the context usable, so it is kept for all of them.
-    static KEPT: OnceLock<Guard> = OnceLock::new();
-    let guard = KEPT.get_or_init(|| setup.guard());
+    let guard = &setup.guard();
     let replaced = |from: &str, to: String| PTX.replace(from, &to).into_bytes();
-    let (drawn, bytes, outcomes): (_, _, &[&str]) = match number % 15 {
+    let (drawn, bytes, outcomes): (_, _, &[&str]) = match number % 11 {
         0 => {
             let mut cubin = setup.own_cubin();
             cubin.truncate(below(random, cubin.len()));
@@ -78,39 +74,28 @@ pub(crate) fn inject(setup: &Setup, number: u64, random: &mut Random) -> Observe
             let mut bytes = random.pick(&STARTS).to_vec();
             let more = below(random, 5000);
             bytes.extend(noise(random, more));
-            ("garbage".into(), bytes, &[TRUNCATED, UNKNOWN])
+            ("garbage".into(), bytes, &[TRUNCATED, UNKNOWN, EMPTY])
         }
         4 => {
-            let length = 1 + below(random, 5000);
-            let text = noise(random, length).map(|byte| 32 + byte % 95).collect();
-            ("text".into(), text, &[TRUNCATED, UNKNOWN])
-        }
-        5 => {
             let line = random.pick(&BAD_LINES);
             let text = format!("{PTX}{line}\n").into_bytes();
             (format!("PTX with {line}"), text, &["CudaError::Refused/218 "])
         }
-        6 => {
+        5 => {
             let version = format!(".version {}.{}", 10 + random.below(90), random.below(10));
             (version.clone(), replaced(".version 8.0", version), &["CudaError::PtxTooNew"])
         }
-        7 => {
+        6 => {
             let target = format!(".target sm_{}", 200 + 10 * random.below(80));
             (target.clone(), replaced(".target sm_90", target), &["CudaError::WrongArchitecture"])
         }
-        8 => {
+        7 => {
             let (mut text, place) = (PTX.as_bytes().to_vec(), below(random, PTX.len() - 1));
             text[place] = 0;
             // Within `.version`, there is no version.
             (format!("zero at {place}"), text, &["CudaError::Image/ZeroByte", UNKNOWN])
         }
-        9 => ("no bytes".into(), Vec::new(), &[EMPTY]),
-        10 => {
-            let bytes = (8 << 20) + below(random, 56 << 20);
-            let fill = random.pick(&[0, b' ', b'a', 0xff]);
-            (format!("{bytes} times {fill}"), vec![fill; bytes], &[TRUNCATED, UNKNOWN])
-        }
-        11 => {
+        8 => {
             let length = 16 + below(random, 5000);
             let mut bytes: Vec<u8> = noise(random, length).collect();
             let stated = u64::try_from(length).expect("few") + random.below(10_000);
@@ -119,22 +104,16 @@ pub(crate) fn inject(setup: &Setup, number: u64, random: &mut Random) -> Observe
             bytes[8..16].copy_from_slice(&stated.to_le_bytes());
             (format!("a fatbin of {length} bytes that states {stated}"), bytes, &[TRUNCATED])
         }
-        12 => {
+        9 => {
             let name = random.pick(&BAD_NAMES);
             // SAFETY: nothing is launched with it.
             let seen = Seen::of(&unsafe { setup.module(guard).kernel(name, &[]) });
             return observed(setup, guard, name.into(), &seen, &["CudaError::NoSuchKernel"], true);
         }
-        13 => {
-            let source = random.pick(&BAD_SOURCES);
-            let seen = Seen::of(&guard.compile("bad.cu", source));
-            let outcomes = &["CudaError::Compilation"];
-            return observed(setup, guard, source.into(), &seen, outcomes, true);
-        }
         _ => {
-            let seen = Seen::of(&guard.compile("bad.cu", "void\0"));
-            let outcomes = &["CudaError::ZeroByte"];
-            return observed(setup, guard, "a zero byte".into(), &seen, outcomes, true);
+            let (source, outcome) = random.pick(&BAD_SOURCES);
+            let seen = Seen::of(&guard.compile("bad.cu", source));
+            return observed(setup, guard, source.into(), &seen, &[outcome], true);
         }
     };
     let seen = match Image::new(bytes).map(|image| guard.load(&image)) {

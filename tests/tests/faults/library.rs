@@ -2,6 +2,7 @@
 
 use std::ffi::OsString;
 use std::fs;
+use std::path::Path;
 
 use gridguard::cuda::{Image, device_count, driver_version};
 use gridguard::{DeviceLimits, Guard};
@@ -24,36 +25,20 @@ enum Content {
 }
 
 /// Functions that the guard requires of a driver.
-const OF_DRIVER: [&str; 20] = [
+const OF_DRIVER: [&str; 10] = [
     "cuInit",
     "cuDriverGetVersion",
-    "cuGetErrorName",
     "cuDeviceGetCount",
-    "cuDeviceGetAttribute",
     "cuDeviceTotalMem_v2",
-    "cuCtxGetCurrent",
-    "cuCtxPushCurrent_v2",
     "cuDevicePrimaryCtxRetain",
-    "cuMemGetInfo_v2",
     "cuModuleLoadDataEx",
-    "cuModuleGetFunction",
     "cuFuncGetAttribute",
     "cuLaunchKernel",
-    "cuLaunchCooperativeKernel",
-    "cuStreamSynchronize",
     "cuMemAllocAsync",
-    "cuMemcpyDtoHAsync_v2",
-    "cuEventRecord",
     "cuEventDestroy_v2",
 ];
 /// Functions that the guard requires of NVRTC.
-const OF_COMPILER: [&str; 5] = [
-    "nvrtcVersion",
-    "nvrtcCreateProgram",
-    "nvrtcCompileProgram",
-    "nvrtcGetCUBIN",
-    "nvrtcGetProgramLog",
-];
+const OF_COMPILER: [&str; 3] = ["nvrtcVersion", "nvrtcCompileProgram", "nvrtcGetProgramLog"];
 /// Codes that `cuInit` may return. 34 is a toolkit's stub.
 const CODES: [i32; 9] = [2, 3, 34, 46, 304, 802, 803, 804, 999];
 
@@ -78,11 +63,12 @@ fn draw(
 
 pub(crate) fn prepare(
     setup: &Setup,
+    own: &Path,
     number: u64,
     random: &mut Random,
 ) -> Vec<(&'static str, OsString)> {
     let (names, content, ..) = draw(number, random);
-    let own = setup.own.join("libraries");
+    let own = own.join("libraries");
     fs::create_dir(&own).expect("a folder of libraries");
     let whole = if names == COMPILER { COMPILER[0] } else { DRIVER[0] };
     let whole = fs::read(setup.libraries().join(whole)).expect("built");

@@ -2,13 +2,12 @@
 #![allow(unsafe_code, reason = "memory that nobody initialised")]
 
 use std::ffi::OsString;
-use std::sync::Arc;
+use std::path::Path;
 
-use cudarc::driver::{CudaSlice, CudaStream, DriverError};
 use gridguard_test_support::Random;
 
 use crate::observed::{Expected, Observed, Seen};
-use crate::setup::{POISON, Setup, context, is_iota, kernel, launch_iota, launch_spill, poisoned};
+use crate::setup::{POISON, Setup, context, is_iota, kernel, launch, poisoned};
 
 /// Memory of the fake device.
 const FAKE_BYTES: u64 = 1 << 30;
@@ -18,8 +17,6 @@ const SLACK: u64 = 512 << 20;
 /// What takes too much memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Consumer {
-    /// The program itself.
-    Program,
     /// A workspace that is too large for a single item.
     WorkspaceOfOneItem,
     /// A workspace that fits for some items, so that smaller chunks are tried.
@@ -30,17 +27,21 @@ enum Consumer {
     LocalMemory,
 }
 
-pub(crate) fn prepare(_: &Setup, _: u64, _: &mut Random) -> Vec<(&'static str, OsString)> {
+pub(crate) fn prepare(
+    _: &Setup,
+    _: &Path,
+    _: u64,
+    _: &mut Random,
+) -> Vec<(&'static str, OsString)> {
     vec![("GRIDGUARD_FAKE_ALLOC_LIMIT", FAKE_BYTES.to_string().into())]
 }
 
 pub(crate) fn inject(setup: &Setup, number: u64, random: &mut Random) -> Observed {
-    use Consumer::{LocalMemory, Program, Workspace, WorkspaceBesideMemory, WorkspaceOfOneItem};
-    let (consumer, outcomes): (_, &[&str]) = match number % 5 {
-        0 => (Program, &["cudarc::DriverError/2 "]),
-        1 => (WorkspaceOfOneItem, &["LaunchError::Workspace/WorkspaceError/2 "]),
-        2 => (Workspace, &["Ok"]),
-        3 => (WorkspaceBesideMemory, &["Ok"]),
+    use Consumer::{LocalMemory, Workspace, WorkspaceBesideMemory, WorkspaceOfOneItem};
+    let (consumer, outcomes): (_, &[&str]) = match number % 4 {
+        0 => (WorkspaceOfOneItem, &["LaunchError::Workspace/WorkspaceError/2 "]),
+        1 => (Workspace, &["Ok"]),
+        2 => (WorkspaceBesideMemory, &["Ok"]),
         _ => (
             LocalMemory,
             &["LaunchError::Stopped/PartialRun/2 ", "LaunchError::Stopped/PartialRun/701 "],
@@ -65,7 +66,9 @@ pub(crate) fn inject(setup: &Setup, number: u64, random: &mut Random) -> Observe
         LocalMemory => free() - (1 << 30).min(free() / 2),
         _ => 0,
     };
-    let held = (held > 0).then(|| take(&stream, held).expect("there is as much"));
+    let held = usize::try_from(held).expect("64 bits");
+    // SAFETY: the memory is never read.
+    let held = (held > 0).then(|| unsafe { stream.alloc::<u8>(held) }.expect("there is as much"));
     let (bytes, least) = match consumer {
         WorkspaceOfOneItem => (free() / 100 * percent / 256 * 256, 0),
         // The driver's granularity takes a third of an item.
@@ -73,13 +76,12 @@ pub(crate) fn inject(setup: &Setup, number: u64, random: &mut Random) -> Observe
     };
     let mut launches = Ok(0);
     let seen = match consumer {
-        Program => Seen::of(&take(&stream, free() / 100 * percent)),
-        LocalMemory => match launch_iota(&guard, &local, &stream, &mut out, items) {
+        LocalMemory => match launch(&guard, &local, &stream, &mut out, items, 0) {
             Ok(_) => Seen::of(&guard.synchronize(&stream)),
             Err(error) => Seen::failure(&error),
         },
         _ => {
-            launches = launch_spill(&guard, &spiller, &stream, &mut out, items, bytes);
+            launches = launch(&guard, &spiller, &stream, &mut out, items, bytes);
             Seen::of(&launches)
         }
     };
@@ -101,7 +103,7 @@ pub(crate) fn inject(setup: &Setup, number: u64, random: &mut Random) -> Observe
             let untouched = written.iter().all(|word| *word == POISON);
             observed.require(untouched, || "something was launched".into());
         }
-        Program | LocalMemory => {}
+        LocalMemory => {}
     }
     drop(out);
     let ordinary = setup.check_launch(&guard);
@@ -111,10 +113,4 @@ pub(crate) fn inject(setup: &Setup, number: u64, random: &mut Random) -> Observe
     let is_returned = after + slack >= before;
     observed.require(is_returned, || format!("{before} bytes were free, {after} are afterwards"));
     observed
-}
-
-fn take(stream: &Arc<CudaStream>, bytes: u64) -> Result<CudaSlice<u8>, DriverError> {
-    let bytes = usize::try_from(bytes).expect("64 bits");
-    // SAFETY: the memory is never read.
-    unsafe { stream.alloc::<u8>(bytes) }
 }

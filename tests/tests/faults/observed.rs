@@ -3,7 +3,7 @@
 use core::ops::Range;
 
 use gridguard::cuda::{CudaError, DriverError, LaunchError};
-use gridguard_diagnose::{Diagnosis, Evidence, FailureId, diagnose};
+use gridguard_diagnose::Diagnosis;
 use gridguard_report::Diagnose;
 use serde::{Deserialize, Serialize};
 
@@ -16,8 +16,6 @@ pub(crate) struct Observed {
     pub(crate) details: Vec<String>,
     /// Everything that is wrong.
     pub(crate) wrong: Vec<String>,
-    /// Profiles that lost an acknowledged entry.
-    pub(crate) lost_profiles: u64,
 }
 
 /// What must come of a fault.
@@ -169,21 +167,5 @@ impl Failure for DriverError {
 
     fn driver(&self) -> Option<&DriverError> {
         Some(self)
-    }
-}
-
-/// Of cudarc's own calls, which the program makes apart from the guard.
-impl Failure for cudarc::driver::DriverError {
-    fn path(&self) -> String {
-        "cudarc::DriverError".into()
-    }
-
-    fn diagnosed(&self) -> Option<Diagnosis> {
-        self.code().map(|code| diagnose(&FailureId::from_code(code), &Evidence::default()))
-    }
-
-    #[allow(clippy::as_conversions, reason = "the discriminant of a C enum of int size")]
-    fn code(&self) -> Option<i32> {
-        Some(self.0 as i32)
     }
 }

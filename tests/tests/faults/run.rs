@@ -1,64 +1,56 @@
-//! Distributes the faults of a run over child processes with time limits, and injects them there.
+//! Injects each fault of a run in a child process with a time limit, and reports what came of them.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File};
-use std::io::Write;
-use std::os::unix::process::ExitStatusExt;
-use std::process::{Command, Stdio};
+use std::process::{Command, ExitStatus, Stdio};
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
-use gridguard::profile::publish;
+use gridguard::DeviceLimits;
+use gridguard::profile::{
+    DeviceIdentity, Document, Entry, Environment, Key, Provenance, StoredChoice, Summary, load,
+    publish,
+};
 use gridguard_test_support::Random;
+use gridguard_tests::figures::from_suite;
+use serde::Serialize;
 
+use crate::KINDS;
 use crate::observed::Observed;
-use crate::setup::{Setup, document, entry};
-use crate::{KINDS, Kind, Share};
+use crate::setup::Setup;
 
 /// Environment variable: the only fault to inject.
 const ONLY: &str = "GRIDGUARD_FAULT";
-/// Environment variable: kind, seed and numbers of a process's faults.
-const FAULTS: &str = "GRIDGUARD_FAULTS";
-/// Starts the line with the number and the result of a fault.
-const RESULT: &str = "result ";
-/// A process without output for this long hangs; the slowest fault takes seconds.
-const DEADLINE: Duration = Duration::from_secs(60);
+/// Environment variable: kind, seed and number of a process's fault, and its folder.
+const FAULT: &str = "GRIDGUARD_FAULTS_ONE";
+const RESULT: &str = "result.json";
+/// Environment variable: the folder for results.
+const RESULTS: &str = "GRIDGUARD_RESULTS";
+/// The seed of a run, unless the environment names another.
+const SEED: u64 = 20_250_611;
+/// A process hangs after this time; the slowest fault takes seconds.
+const DEADLINE: Duration = Duration::from_secs(120);
 /// Time between two polls of a process.
-const PATIENCE: Duration = Duration::from_millis(2);
+const PAUSE: Duration = Duration::from_millis(2);
 /// The most processes at a time.
 const MOST_WORKERS: usize = 8;
+/// The most wrong outcomes that a failure lists.
+const MOST_LISTED: usize = 60;
 
-/// What came of a fault.
-pub(crate) struct Verdict {
-    /// The place in [`KINDS`].
-    pub(crate) kind: usize,
-    pub(crate) number: u64,
-    pub(crate) observed: Observed,
-    pub(crate) end: End,
-}
-
-/// How the process of a fault ended.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum End {
-    Completed,
-    Panicked,
-    Hung,
-    /// By this signal.
-    Killed(i32),
-    /// With this exit code, without a result.
-    Exited(i32),
-}
-
-/// Faults of one kind that a process injects in turn.
-struct Batch {
-    kind: usize,
-    numbers: Vec<u64>,
-}
-
-impl Batch {
-    fn kind(&self) -> &'static Kind {
-        &KINDS[self.kind]
-    }
+/// The file `faults.json`.
+#[derive(Serialize)]
+struct Report {
+    device: String,
+    driver: String,
+    commit: String,
+    date: String,
+    seed: u64,
+    seconds: u64,
+    injected: usize,
+    wrong: usize,
+    lost_profiles: u64,
+    /// How often each outcome of a kind occurred.
+    kinds: BTreeMap<&'static str, BTreeMap<String, u64>>,
 }
 
 /// The numbers from which a fault is drawn, so that it can be repeated alone.
@@ -67,90 +59,79 @@ fn random(kind: usize, number: u64, seed: u64) -> Random {
     Random::new(seed ^ (kind << 48) ^ (number << 24))
 }
 
-/// Injects all faults of the run with `seed`, or the single fault that the environment names.
-pub(crate) fn run(setup: &Setup, seed: u64) -> Vec<Verdict> {
+/// Injects all faults of a run, or the single fault that the environment names.
+pub(crate) fn inject_all(is_fake: bool) {
+    let seed = std::env::var("PROPTEST_RNG_SEED").ok();
+    let seed = seed.and_then(|text| text.trim().parse().ok()).unwrap_or(SEED);
     let only = std::env::var(ONLY).ok();
-    let mut batches = Vec::new();
-    for (place, kind) in KINDS.iter().enumerate() {
-        let named = |number: &u64| {
-            only.as_ref().is_none_or(|only| *only == format!("{}:{number}", kind.name))
-        };
-        let numbers: Vec<u64> = (0..kind.faults).filter(named).collect();
-        let chunks = numbers.chunks(kind.batch);
-        batches.extend(chunks.map(|chunk| Batch { kind: place, numbers: chunk.to_vec() }));
-    }
-    assert!(!batches.is_empty(), "{only:?} is no fault");
+    let folder = tempfile::tempdir().expect("a folder for the run");
+    let setup = Setup::create(is_fake, folder.path());
     let cores = std::thread::available_parallelism().map_or(2, usize::from);
-    let at_once = if setup.is_fake { cores + 2 } else { cores.clamp(2, MOST_WORKERS) };
-    let is = |share, batch: &Batch| !setup.is_fake && batch.kind().device == share;
-    let (alone, others): (Vec<_>, Vec<_>) =
-        batches.into_iter().partition(|batch| is(Share::Alone, batch));
-    let (faulty, sound): (Vec<_>, Vec<_>) =
-        others.into_iter().partition(|batch| is(Share::OneByOne, batch));
-    let mut verdicts = run_batches(setup, seed, alone, 1);
-    std::thread::scope(|scope| {
-        let one_by_one = scope.spawn(|| run_batches(setup, seed, faulty, 1));
-        verdicts.extend(run_batches(setup, seed, sound, at_once));
-        verdicts.extend(one_by_one.join().expect("no panic"));
-    });
-    verdicts.sort_by_key(|verdict| (verdict.kind, verdict.number));
-    verdicts
-}
-
-fn run_batches(setup: &Setup, seed: u64, batches: Vec<Batch>, workers: usize) -> Vec<Verdict> {
-    let (queue, verdicts) = (Mutex::new(VecDeque::from(batches)), Mutex::new(Vec::new()));
-    let work = || {
-        loop {
-            let batch = queue.lock().expect("no panic").pop_front();
-            let Some(mut batch) = batch else { return };
-            let reached = run_batch(setup, seed, &batch);
-            // A process that ended early leaves its remaining faults.
-            batch.numbers.drain(..reached.len());
-            verdicts.lock().expect("no panic").extend(reached);
-            if !batch.numbers.is_empty() {
-                queue.lock().expect("no panic").push_front(batch);
+    let (begun, wrong) = (Instant::now(), Mutex::new(Vec::new()));
+    let (mut kinds, mut injected, mut lost_profiles) = (BTreeMap::new(), 0, 0);
+    for (place, kind) in KINDS.iter().enumerate() {
+        let name = |number: u64| format!("{}:{number}", kind.name);
+        let is_wanted = |number: &u64| only.as_ref().is_none_or(|only| *only == name(*number));
+        let numbers: BTreeSet<u64> = (0..kind.faults).filter(is_wanted).collect();
+        let (queue, outcomes) = (Mutex::new(numbers.clone()), Mutex::new(BTreeMap::new()));
+        let work = || {
+            while let Some(number) = { queue.lock().expect("no panic").pop_first() } {
+                let observed = inject_in_process(&setup, seed, place, number);
+                if !observed.wrong.is_empty() {
+                    let lines = observed.wrong.iter().chain(&observed.details).cloned();
+                    wrong.lock().expect("no panic").push(format!(
+                        "{}\n    {}\n    PROPTEST_RNG_SEED={seed} {ONLY}={}",
+                        observed.outcome,
+                        lines.collect::<Vec<_>>().join("\n    "),
+                        name(number)
+                    ));
+                }
+                *outcomes.lock().expect("no panic").entry(observed.outcome).or_default() += 1;
             }
-        }
+        };
+        let workers = if kind.is_alone && !is_fake { 1 } else { cores.clamp(2, MOST_WORKERS) };
+        std::thread::scope(|scope| (0..workers).for_each(|_| drop(scope.spawn(work))));
+        // Each fault is followed by an entry.
+        let profile = load(&setup.profile(kind.name)).ok().flatten();
+        let entries = profile.iter().flat_map(|read| read.document.entries());
+        let rows: BTreeSet<u64> = entries.map(|entry| entry.shape[0].1 - 1).collect();
+        lost_profiles += u64::try_from(numbers.difference(&rows).count()).expect("few");
+        injected += numbers.len();
+        kinds.insert(kind.name, outcomes.into_inner().expect("no panic"));
+    }
+    assert!(injected > 0, "{only:?} is no fault");
+    let mut wrong = wrong.into_inner().expect("no panic");
+    let report = Report {
+        device: match is_fake {
+            true => "none, a fake driver".into(),
+            false => gridguard::cuda::device_limits(0).expect("a CUDA device").name.clone(),
+        },
+        driver: from_suite("GRIDGUARD_DRIVER"),
+        commit: from_suite("GRIDGUARD_COMMIT"),
+        date: from_suite("GRIDGUARD_DATE"),
+        seed,
+        seconds: begun.elapsed().as_secs(),
+        injected,
+        wrong: wrong.len(),
+        lost_profiles,
+        kinds,
     };
-    std::thread::scope(|scope| (0..workers).for_each(|_| drop(scope.spawn(work))));
-    verdicts.into_inner().expect("no panic")
+    let text = serde_json::to_string_pretty(&report).expect("a report") + "\n";
+    println!("{text}");
+    if let Some(folder) = std::env::var_os(RESULTS) {
+        let path = std::path::Path::new(&folder).join("faults.json");
+        gridguard_files::publish(&path, text.as_bytes()).expect("the folder of results");
+    }
+    wrong.truncate(MOST_LISTED);
+    assert!(wrong.is_empty(), "{} faults went wrong:\n{}", report.wrong, wrong.join("\n"));
+    assert_eq!(lost_profiles, 0, "profiles were lost");
 }
 
-/// The verdicts on the faults that a process reached: all, or those up to the one that ended it.
-fn run_batch(setup: &Setup, seed: u64, batch: &Batch) -> Vec<Verdict> {
-    let own = setup.processes().join(format!("{}-{}", batch.kind().name, batch.numbers[0]));
+/// What came of a fault in a process of its own.
+fn inject_in_process(setup: &Setup, seed: u64, place: usize, number: u64) -> Observed {
+    let kind = &KINDS[place];
+    let own = setup.folder.join(format!("{}-{number}", kind.name));
     fs::create_dir(&own).expect("a folder for the process");
-    let setup = setup.of_process(own);
-    let (end, out, errors) = run_process(&setup, seed, batch);
-    // Libraries are large.
-    fs::remove_dir_all(&setup.own).expect("the folder goes");
-    let result = |number: u64| -> Option<Observed> {
-        let start = format!("{RESULT}{number} ");
-        let text = out.lines().find_map(|line| line.strip_prefix(&start))?;
-        Some(serde_json::from_str(text).expect("the child's own output"))
-    };
-    let kind = batch.kind;
-    let mut verdicts = Vec::new();
-    for &number in &batch.numbers {
-        let Some(observed) = result(number) else { break };
-        verdicts.push(Verdict { kind, number, observed, end: End::Completed });
-    }
-    let reached = verdicts.len();
-    if reached < batch.numbers.len() || end != End::Completed {
-        // A failure after the last result counts for the last fault.
-        verdicts.truncate(batch.numbers.len() - 1);
-        let end = if end == End::Completed { End::Exited(0) } else { end };
-        let first: Vec<_> = errors.lines().filter(|line| !line.is_empty()).take(6).collect();
-        let wrong = vec![format!("the process {end:?}: {}", first.join(" | "))];
-        let observed = Observed { outcome: format!("{end:?}"), wrong, ..Observed::default() };
-        verdicts.push(Verdict { kind, number: batch.numbers[verdicts.len()], observed, end });
-    }
-    verdicts
-}
-
-/// Runs a process to its end or its deadline; returns how it ended, stdout and stderr.
-fn run_process(setup: &Setup, seed: u64, batch: &Batch) -> (End, String, String) {
-    let (out, errors) = (setup.own.join("out"), setup.own.join("errors"));
     let mut command = Command::new(std::env::current_exe().expect("this program"));
     command.args(["--exact", "runs_in_a_child_process", "--nocapture", "--test-threads=1"]);
     for (name, _) in std::env::vars_os() {
@@ -160,59 +141,73 @@ fn run_process(setup: &Setup, seed: u64, batch: &Batch) -> (End, String, String)
             command.env_remove(&name);
         }
     }
-    let first = batch.numbers[0];
-    let numbers: Vec<_> = batch.numbers.iter().map(u64::to_string).collect();
-    command.env(FAULTS, format!("{}:{seed}:{}", batch.kind, numbers.join(",")));
+    command.env(FAULT, format!("{place}:{seed}:{number}:{}", own.display()));
     command.envs(setup.variables()).env("RUST_BACKTRACE", "0");
-    command.envs((batch.kind().prepare)(setup, first, &mut random(batch.kind, first, seed)));
-    command.stdin(Stdio::null());
-    command.stdout(File::create(&out).expect("a file for the output"));
+    command.envs((kind.prepare)(setup, &own, number, &mut random(place, number, seed)));
+    let errors = own.join("errors");
+    command.stdin(Stdio::null()).stdout(Stdio::null());
     command.stderr(File::create(&errors).expect("a file for the errors"));
-    let mut child = command.spawn().expect("this program runs again");
-    let (mut deadline, mut said) = (Instant::now() + DEADLINE, 0);
-    let status = loop {
-        let says = fs::metadata(&out).map_or(0, |file| file.len());
-        if says > said {
-            (deadline, said) = (Instant::now() + DEADLINE, says);
+    let status = wait(command);
+    let errors = String::from_utf8_lossy(&fs::read(errors).expect("its errors")).into_owned();
+    let result = fs::read(own.join(RESULT)).ok();
+    // Libraries are large.
+    fs::remove_dir_all(own).expect("the folder goes");
+    let ended_well = status.is_some_and(|status| status.success());
+    match result {
+        Some(result) if ended_well => serde_json::from_slice(&result).expect("its own output"),
+        _ => {
+            let first: Vec<_> = errors.lines().filter(|line| !line.is_empty()).take(6).collect();
+            let outcome = status.map_or("hung".into(), |status| status.to_string());
+            Observed { outcome, wrong: vec![first.join(" | ")], ..Observed::default() }
         }
-        if let Some(status) = child.try_wait().expect("its own child") {
-            break Some(status);
-        }
-        if Instant::now() > deadline {
-            child.kill().expect("its own child");
-            child.wait().expect("its own child");
-            break None;
-        }
-        std::thread::sleep(PATIENCE);
-    };
-    let text = |path| String::from_utf8_lossy(&fs::read(path).expect("its output")).into_owned();
-    let (out, errors) = (text(out), text(errors));
-    let end = match status.map(|status| (status.signal(), status.code())) {
-        _ if errors.contains("panicked at") => End::Panicked,
-        None => End::Hung,
-        Some((Some(signal), _)) => End::Killed(signal),
-        Some((None, Some(0))) => End::Completed,
-        Some((None, code)) => End::Exited(code.unwrap_or(-1)),
-    };
-    (end, out, errors)
+    }
 }
 
-/// In a child process: injects the faults that the environment names, and prints the result of each.
-pub(crate) fn inject_requested() {
-    let Ok(faults) = std::env::var(FAULTS) else { return };
-    let [kind, seed, numbers] = faults.split(':').collect::<Vec<_>>()[..] else {
-        panic!("{faults}: not KIND:SEED:NUMBERS");
-    };
-    let (place, seed) = (kind.parse().expect("a kind"), seed.parse().expect("a seed"));
-    let (setup, kind): (_, &Kind) = (Setup::from_variables(), &KINDS[place]);
-    for number in numbers.split(',').map(|number| number.parse().expect("a number")) {
-        let mut observed = (kind.inject)(&setup, number, &mut random(place, number, seed));
-        let written = publish(&setup.profile(kind.name), &document([entry(kind.name, number, 0)]));
-        observed.require(written.is_ok(), || format!("no profile afterwards: {written:?}"));
-        let text = serde_json::to_string(&observed).expect("plain data");
-        // On a line of its own, whatever the driver or the test harness print.
-        let mut out = std::io::stdout().lock();
-        out.write_all(format!("\n{RESULT}{number} {text}\n").as_bytes()).expect("a listener");
-        out.flush().expect("a listener");
+/// How a process ended, if it did in time.
+fn wait(mut command: Command) -> Option<ExitStatus> {
+    let mut child = command.spawn().expect("this program runs again");
+    let begun = Instant::now();
+    while begun.elapsed() < DEADLINE {
+        if let Some(status) = child.try_wait().expect("its own child") {
+            return Some(status);
+        }
+        std::thread::sleep(PAUSE);
     }
+    child.kill().expect("its own child");
+    child.wait().expect("its own child");
+    None
+}
+
+/// In a child process: injects the fault that the environment names, and writes what came of it.
+pub(crate) fn inject_requested() {
+    let Ok(fault) = std::env::var(FAULT) else { return };
+    let [kind, seed, number, own] = fault.splitn(4, ':').collect::<Vec<_>>()[..] else {
+        panic!("{fault}: not KIND:SEED:NUMBER:FOLDER");
+    };
+    let place: usize = kind.parse().expect("a kind");
+    let (seed, number) = (seed.parse().expect("a seed"), number.parse().expect("a number"));
+    let (setup, kind) = (Setup::from_variables(), &KINDS[place]);
+    let mut observed = (kind.inject)(&setup, number, &mut random(place, number, seed));
+    let written = publish(&setup.profile(kind.name), &document(number));
+    observed.require(written.is_ok(), || format!("no profile afterwards: {written:?}"));
+    let text = serde_json::to_vec(&observed).expect("plain data");
+    fs::write(std::path::Path::new(own).join(RESULT), text).expect("a folder of its own");
+}
+
+/// A profile of no device in particular, with an entry for this many rows and one more, since sizes are not 0.
+fn document(rows: u64) -> Document {
+    let device = DeviceIdentity::new(&DeviceLimits::any_device());
+    let mut document = Document::new(device, Environment::default());
+    let entry = Entry {
+        key: Key { kernel: "k".into(), dtypes: "f16".into(), ..Key::default() },
+        shape: vec![("rows".into(), rows + 1)],
+        choice: StoredChoice::Whole,
+        parameters: Vec::new(),
+        launches: 1,
+        chosen: Summary::default(),
+        default: Summary::default(),
+        found: Provenance::default(),
+    };
+    document.insert(entry).expect("within bounds");
+    document
 }

@@ -11,11 +11,10 @@ use gridguard::Parameter;
 use gridguard::cuda::{
     Args, CompileOptions, Compiler, Image, Kernel, LaunchError, Module, device_limits,
 };
-use gridguard::profile::{
-    DeviceIdentity, Document, Entry, Environment, Key, Provenance, StoredChoice, Summary,
-};
-use gridguard::{Axis, BatchAxis, ComputeCapability, DeviceLimits, Dim3, Guard, LaunchRequest};
+use gridguard::{Axis, BatchAxis, ComputeCapability, Dim3, Guard, LaunchRequest};
 use gridguard_test_support::fake_library::{self, COMPILER, DRIVER};
+
+use crate::observed::Seen;
 
 /// The value of memory that no kernel wrote.
 pub(crate) const POISON: u64 = u64::MAX;
@@ -30,22 +29,19 @@ const ARCHITECTURES: [(u32, u32); 7] = [(7, 5), (8, 0), (8, 6), (8, 9), (9, 0), 
 
 const IS_FAKE: &str = "GRIDGUARD_FAULTS_FAKE";
 const FOLDER: &str = "GRIDGUARD_FAULTS_FOLDER";
-const OWN_FOLDER: &str = "GRIDGUARD_FAULTS_OWN_FOLDER";
 
-/// What the processes of a run share, and a process's own folder.
-#[derive(Clone)]
+/// What the processes of a run share.
 pub(crate) struct Setup {
     /// Whether the fake driver is used.
     pub(crate) is_fake: bool,
-    folder: PathBuf,
-    pub(crate) own: PathBuf,
+    pub(crate) folder: PathBuf,
 }
 
 impl Setup {
     /// Creates the files of a run.
     pub(crate) fn create(is_fake: bool, folder: &Path) -> Self {
-        let setup = Self { is_fake, folder: folder.to_owned(), own: folder.to_owned() };
-        for folder in ["cubins", "libraries", "profiles", "processes"] {
+        let setup = Self { is_fake, folder: folder.to_owned() };
+        for folder in ["cubins", "libraries", "profiles"] {
             fs::create_dir(setup.folder.join(folder)).expect("a folder of its own");
         }
         setup.create_libraries();
@@ -63,22 +59,15 @@ impl Setup {
         setup
     }
 
-    /// The same run, for a process with this folder.
-    pub(crate) fn of_process(&self, own: PathBuf) -> Self {
-        Self { own, ..self.clone() }
-    }
-
     /// What the parent passed on.
     pub(crate) fn from_variables() -> Self {
-        let folder = |name| PathBuf::from(std::env::var_os(name).expect("the parent names it"));
-        let is_fake = std::env::var_os(IS_FAKE).is_some();
-        Self { is_fake, folder: folder(FOLDER), own: folder(OWN_FOLDER) }
+        let folder = std::env::var_os(FOLDER).expect("the parent names it").into();
+        Self { is_fake: std::env::var_os(IS_FAKE).is_some(), folder }
     }
 
     /// Environment variables for a child process.
     pub(crate) fn variables(&self) -> Vec<(&'static str, OsString)> {
         let mut variables = vec![(FOLDER, self.folder.clone().into_os_string())];
-        variables.push((OWN_FOLDER, self.own.clone().into_os_string()));
         if self.is_fake {
             variables.push((IS_FAKE, "1".into()));
             variables.push(("LD_LIBRARY_PATH", self.library_path(None)));
@@ -97,11 +86,6 @@ impl Setup {
     /// The folder of the fake libraries.
     pub(crate) fn libraries(&self) -> PathBuf {
         self.folder.join("libraries")
-    }
-
-    /// The folders of the processes.
-    pub(crate) fn processes(&self) -> PathBuf {
-        self.folder.join("processes")
     }
 
     /// The profile that faults of a kind write.
@@ -187,7 +171,7 @@ impl Setup {
         let stream = context(guard).default_stream();
         let poison = vec![POISON; usize::try_from(ITEMS).expect("few items")];
         let mut out = stream.clone_htod(&poison).map_err(text)?;
-        launch_iota(guard, &iota, &stream, &mut out, ITEMS).map_err(text)?;
+        launch(guard, &iota, &stream, &mut out, ITEMS, 0).map_err(text)?;
         guard.synchronize(&stream).map_err(text)?;
         let written = stream.clone_dtoh(&out).map_err(text)?;
         is_iota(&written).then_some(()).ok_or_else(|| "the output is wrong".to_owned())
@@ -196,33 +180,6 @@ impl Setup {
 
 fn cubin_name(is_own: bool, major: u32, minor: u32) -> String {
     if is_own { "cubins/own".into() } else { format!("cubins/sm_{major}{minor}") }
-}
-
-/// An entry of `kernel` for `rows` rows, found so many seconds after midnight.
-pub(crate) fn entry(kernel: &str, rows: u64, seconds: u64) -> Entry {
-    let (hour, minute, second) = (seconds / 3600, seconds / 60 % 60, seconds % 60);
-    let date = format!("2026-11-20T{hour:02}:{minute:02}:{second:02}Z");
-    Entry {
-        key: Key { kernel: kernel.into(), dtypes: "f16".into(), ..Key::default() },
-        // Sizes are not 0.
-        shape: vec![("rows".into(), rows + 1)],
-        choice: StoredChoice::Whole,
-        parameters: Vec::new(),
-        launches: 1,
-        chosen: Summary::default(),
-        default: Summary::default(),
-        found: Provenance { date, ..Provenance::default() },
-    }
-}
-
-/// A profile of no device in particular.
-pub(crate) fn document(entries: impl IntoIterator<Item = Entry>) -> Document {
-    let device = DeviceIdentity::new(&DeviceLimits::any_device());
-    let mut document = Document::new(device, Environment::default());
-    for entry in entries {
-        document.insert(entry).expect("within bounds");
-    }
-    document
 }
 
 /// The kernel `name` of `kernels.cu`.
@@ -257,22 +214,8 @@ pub(crate) fn is_iota(written: &[u64]) -> bool {
     written.iter().zip(0..).all(|(number, place)| *number == place)
 }
 
-/// Launches `iota_y` or `local_heavy` over `out`.
-pub(crate) fn launch_iota(
-    guard: &Guard,
-    kernel: &Kernel,
-    stream: &CudaStream,
-    out: &mut CudaSlice<u64>,
-    items: u64,
-) -> Result<u64, LaunchError> {
-    let (request, batch) = along_y(items);
-    let mut args = Args::new(stream);
-    args.write_items(out, 1).offset().length();
-    guard.launch(kernel, (&request, &batch), args)
-}
-
-/// Launches `spill_y` over `out`, with a workspace of `bytes` per item that the guard allocates.
-pub(crate) fn launch_spill(
+/// Launches a kernel over `out`; `spill_y`, with a workspace of `bytes` per item that the guard allocates.
+pub(crate) fn launch(
     guard: &Guard,
     kernel: &Kernel,
     stream: &Arc<CudaStream>,
@@ -280,9 +223,72 @@ pub(crate) fn launch_spill(
     items: u64,
     bytes: u64,
 ) -> Result<u64, LaunchError> {
-    let (request, batch) = along_y(items);
-    let batch = batch.workspace(bytes, u64::MAX);
+    let (request, mut batch) = along_y(items);
     let mut args = Args::new(stream);
-    args.write_items(out, 1).offset().length().workspace();
+    args.write_items(out, 1).offset().length();
+    if bytes > 0 {
+        batch = batch.workspace(bytes, u64::MAX);
+        args.workspace();
+    }
     guard.launch(kernel, (&request, &batch), args)
+}
+
+/// A call to the guard.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Call {
+    Synchronize,
+    Launch,
+    LaunchWithWorkspace,
+    Load,
+    FreeMemory,
+    Occupancy,
+}
+
+pub(crate) const CALLS: [Call; 6] = [
+    Call::Synchronize,
+    Call::Launch,
+    Call::LaunchWithWorkspace,
+    Call::Load,
+    Call::FreeMemory,
+    Call::Occupancy,
+];
+
+/// What a program has in a context: `spill_y`, which alone keeps its module, and its memory.
+pub(crate) struct Client<'a> {
+    setup: &'a Setup,
+    pub(crate) guard: Guard,
+    pub(crate) stream: Arc<CudaStream>,
+    spiller: Kernel,
+    out: CudaSlice<u64>,
+    workspace: CudaSlice<u64>,
+    items: u64,
+}
+
+impl<'a> Client<'a> {
+    pub(crate) fn new(setup: &'a Setup, guard: Guard, stream: Arc<CudaStream>, items: u64) -> Self {
+        let spiller = kernel(&setup.module(&guard), "spill_y");
+        let (out, workspace) = (poisoned(&stream, items), poisoned(&stream, items));
+        Self { setup, guard, stream, spiller, out, workspace, items }
+    }
+
+    pub(crate) fn launch(&mut self) -> Result<u64, LaunchError> {
+        let (request, batch) = along_y(self.items);
+        let mut args = Args::new(&self.stream);
+        args.write_items(&mut self.out, 1).offset().length().write(&mut self.workspace);
+        self.guard.launch(&self.spiller, (&request, &batch), args)
+    }
+
+    pub(crate) fn call(&mut self, call: Call) -> Seen {
+        let Self { setup, guard, stream, spiller, out, items, .. } = self;
+        match call {
+            Call::Synchronize => Seen::of(&guard.synchronize(stream)),
+            Call::Launch => Seen::of(&self.launch()),
+            Call::LaunchWithWorkspace => {
+                Seen::of(&launch(guard, spiller, stream, out, *items, 256))
+            }
+            Call::Load => Seen::of(&guard.load(&setup.image())),
+            Call::FreeMemory => Seen::of(&guard.free_memory()),
+            Call::Occupancy => Seen::of(&spiller.occupancy(&along_y(1).0.cooperative())),
+        }
+    }
 }
