@@ -58,7 +58,10 @@ impl BugReport {
             Format::Text => {
                 let text = format!("{document:#}");
                 output::write(&format!("```json\n{text}\n```\n"))?;
-                note("home, user, host and folders are removed; read it before you post it");
+                note(
+                    "home, user, host, and folders other than the system's, such as /usr/lib, are removed; file names \
+                     remain: read it before you post it",
+                );
             }
         }
         Ok(Exit::Yes)

@@ -3,7 +3,6 @@
 use std::fmt::{self, Display};
 use std::fs;
 use std::path::Path;
-use std::process::Command;
 use std::time::Duration;
 
 use gridguard::profile::user_folder;
@@ -58,10 +57,7 @@ fn gpus() -> Vec<String> {
 fn torch() -> Option<String> {
     const VERSION: &str = "import importlib.metadata as m; print(m.version('torch'))";
     const LIMIT: Duration = Duration::from_secs(2);
-    let mut command = Command::new("python3");
-    // Without the working directory, which may contain a module of any name.
-    command.args(["-c", &format!("import sys; sys.path[:] = sys.path[1:]; {VERSION}")]);
-    let output = child::run(command, LIMIT, |_| true);
+    let output = child::run(child::python("python3".as_ref(), VERSION), LIMIT, |_| true);
     let version = output.out.trim();
     (output.end.is_ok() && !version.is_empty()).then(|| version.to_owned())
 }

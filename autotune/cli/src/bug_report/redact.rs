@@ -42,12 +42,22 @@ impl Person {
         // The name of the administrator says nothing.
         let user = if self.user == "root" { "" } else { &self.user };
         let text = replace_word(&text, user, "USER");
-        if text.starts_with(['/', '~']) && !text.contains([':', '\n']) {
-            // A path, which may contain blanks.
-            return without_folders(&text);
-        }
-        text.split_inclusive(ends_path).map(without_folders).collect()
+        // One part may be a path with blanks; a word cannot.
+        let parts = text.split_inclusive([':', '\n']);
+        parts
+            .map(|part| if is_path(part) { without_folders(part) } else { redact_words(part) })
+            .collect()
     }
+}
+
+/// Whether the whole text is a path, unless it is a public one, which may be the first of several.
+fn is_path(text: &str) -> bool {
+    let is_url = text.starts_with("//");
+    text.starts_with(['/', '~']) && !is_url && !PUBLIC.iter().any(|one| text.starts_with(one))
+}
+
+fn redact_words(text: &str) -> String {
+    text.split_inclusive(ends_path).map(without_folders).collect()
 }
 
 /// Characters that are no part of a path, apart from unusual ones.
@@ -55,15 +65,16 @@ fn ends_path(c: char) -> bool {
     c.is_whitespace() || "\"'`,;:()[]{}<>=|".contains(c)
 }
 
-/// A path and the character after it, without its folders unless they are the system's.
+/// A path and the characters after it, without its folders unless it is public. Whatever has a slash counts as a path.
 fn without_folders(word: &str) -> String {
     let path = word.trim_end_matches(ends_path);
-    let is_path = path.starts_with('/') && !path.starts_with("//") || path.starts_with("~/");
-    if !is_path || path.len() < 2 || SYSTEM.iter().any(|folder| path.starts_with(folder)) {
-        return word.to_owned();
+    let is_public = !path.contains("..") && PUBLIC.iter().any(|start| path.starts_with(start));
+    match path.rsplit_once('/') {
+        Some((_, name)) if path.len() > 1 && !is_public => {
+            format!(".../{name}{}", word.strip_prefix(path).unwrap_or_default())
+        }
+        _ => word.to_owned(),
     }
-    let end = word.strip_prefix(path).unwrap_or_default();
-    format!(".../{}{end}", name_of(path))
 }
 
 /// The last part of a path.
@@ -87,9 +98,22 @@ fn replace_word(text: &str, secret: &str, by: &str) -> String {
     plain + rest
 }
 
-/// Folders that every machine has.
-const SYSTEM: [&str; 8] =
-    ["/dev/", "/etc/", "/lib", "/proc/", "/sys/", "/usr/bin/", "/usr/lib", "/usr/local/cuda"];
+/// How the words with a slash begin that are the same on every machine.
+const PUBLIC: [&str; 13] = [
+    "//download.pytorch.org/",
+    "/dev/dxg",
+    "/dev/nvidia",
+    "/lib/",
+    "/lib64/",
+    "/proc/driver/nvidia/",
+    "/sbin/ldconfig",
+    "/usr/bin/",
+    "/usr/lib/",
+    "/usr/lib64/",
+    "/usr/local/cuda",
+    "Driver/library",
+    "GB/s",
+];
 
 #[cfg(test)]
 mod tests {
@@ -107,9 +131,18 @@ mod tests {
             ("/usr/lib/x86_64-linux-gnu/libcuda.so.1", "/usr/lib/x86_64-linux-gnu/libcuda.so.1"),
             ("LD=/home/ada/lib:/opt/acme/lib:", "LD=.../lib:.../lib:"),
             ("in /home/ada, adapter of canada", "in ~, adapter of canada"),
-            ("https://pytorch.org/whl", "https://pytorch.org/whl"),
             ("/home/ada/my secret/train it", ".../train it"),
-            ("2 GB/s, x / y", "2 GB/s, x / y"),
+            ("/opt/my secret:/opt/acme/x y", ".../my secret:.../x y"),
+            ("secret/train.py", ".../train.py"),
+            ("File \"./acme/../acme/x.py\", line 3", "File \".../x.py\", line 3"),
+            ("in ../acme/secret", "in .../secret"),
+            ("/dev/shm/acme/a.ron", ".../a.ron"),
+            ("/etc/acme/token", ".../token"),
+            ("/proc/self/root/home/ada/acme/x", ".../x"),
+            ("/usr/lib/../../data/acme/x", ".../x"),
+            ("/usr/lib/a.so needs /data/acme/b.so", "/usr/lib/a.so needs .../b.so"),
+            ("https://acme.example/secret/x", "https:.../x"),
+            ("/dev/nvidia0 at 2 GB/s, x / y", "/dev/nvidia0 at 2 GB/s, x / y"),
             ("", ""),
         ] {
             assert_eq!(person.redact(text), expected, "{text}");

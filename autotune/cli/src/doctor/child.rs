@@ -1,7 +1,9 @@
 //! Runs a program within a time limit and an output limit.
 
 use std::env;
+use std::ffi::OsString;
 use std::io::{self, BufRead, BufReader, Read};
+use std::path::Path;
 use std::process::{Command, Stdio};
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
 use std::thread;
@@ -42,8 +44,31 @@ pub(crate) enum ChildError {
     Unexpected(String),
 }
 
-/// Runs a program until it exits, writes a line that `is_last`, or reaches the time limit. Ignores relative folders
-/// of `PATH`, because the working directory may be untrusted.
+/// A Python that runs `code` and, as [`run`] does, takes nothing from the working directory: `-c` and relative folders
+/// in Python's variables would import modules from there.
+pub(crate) fn python(program: &Path, code: &str) -> Command {
+    let mut command = Command::new(program);
+    // Only Python 3.11 and later know the variable; in earlier ones the code removes the empty entry of `-c`.
+    command.env("PYTHONSAFEPATH", "1").arg("-c");
+    command.arg(format!("import sys; sys.path[:] = filter(None, sys.path)\n{code}"));
+    for name in ["PYTHONPATH", "PYTHONHOME", "PYTHONUSERBASE", "PYTHONPYCACHEPREFIX"] {
+        match absolute_folders(name) {
+            Some(folders) => command.env(name, folders),
+            None => command.env_remove(name),
+        };
+    }
+    command
+}
+
+/// The absolute folders in a variable of the environment; `None` if it has none.
+fn absolute_folders(name: &str) -> Option<OsString> {
+    let variable = env::var_os(name)?;
+    let absolute = env::split_paths(&variable).filter(|folder| folder.is_absolute());
+    env::join_paths(absolute).ok().filter(|folders| !folders.is_empty())
+}
+
+/// Runs a program until it exits, writes a line that `is_last`, or reaches the time limit. Looks for it only in absolute
+/// folders of `PATH`, because the working directory may be untrusted.
 pub(crate) fn run(
     mut command: Command,
     limit: Duration,
@@ -51,11 +76,8 @@ pub(crate) fn run(
 ) -> ChildOutput {
     let end = Err(ChildError::TimedOut(limit));
     let mut output = ChildOutput { out: String::new(), err: String::new(), end };
-    let path = env::var_os("PATH");
-    let absolute = path.iter().flat_map(env::split_paths).filter(|folder| folder.is_absolute());
-    if let Ok(absolute) = env::join_paths(absolute) {
-        command.env("PATH", absolute);
-    }
+    // An empty `PATH` would be the working directory.
+    command.env("PATH", absolute_folders("PATH").unwrap_or_else(|| "/usr/bin:/bin".into()));
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
     let mut deadline = Instant::now() + limit;
     let mut child = match command.spawn() {

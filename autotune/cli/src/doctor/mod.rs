@@ -35,7 +35,7 @@ use crate::output::{Format, OutputArgs, count};
 #[derive(Args)]
 pub(crate) struct Doctor {
     /// Also check the PyTorch of this Python or virtual environment [default without a value: python3]
-    #[arg(long, value_name = "PYTHON", num_args = 0..=1, default_missing_value = "python3")]
+    #[arg(long, value_name = "PYTHON", num_args = 0..=1, default_missing_value = torch::DEFAULT_PYTHON)]
     torch: Option<PathBuf>,
     /// Time limit for the driver, the devices and Python, for example 20s
     #[arg(long, value_name = "TIME", default_value = "20s")]
@@ -62,8 +62,13 @@ struct DoctorReport {
 /// The findings of the default checks, as JSON.
 pub(crate) fn of_machine() -> impl Serialize {
     let output = OutputArgs { format: Format::Json };
-    Doctor { torch: Some("python3".into()), patience: PATIENCE.into(), profile: None, output }
-        .report()
+    Doctor {
+        torch: Some(torch::DEFAULT_PYTHON.into()),
+        patience: PATIENCE.into(),
+        profile: None,
+        output,
+    }
+    .report()
 }
 
 impl Doctor {
@@ -112,6 +117,7 @@ impl Doctor {
             let devices = examination.devices.into_values().collect();
             let machine = Machine { driver: driver.version, devices };
             findings.extend(torch::check(&probe, &python.display().to_string(), &machine));
+            findings.extend(torch::check_folder());
         }
         Some(findings)
     }

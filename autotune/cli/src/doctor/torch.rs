@@ -1,7 +1,6 @@
 //! Checks whether a PyTorch fits the driver and has code for the devices.
 
 use std::path::{Path, PathBuf};
-use std::process::Command;
 use std::time::Duration;
 
 use gridguard::ComputeCapability;
@@ -17,6 +16,7 @@ use super::finding::{Finding, Subject, remedy_of_message, shorten};
 
 const TORCH: Subject = Subject::new("torch");
 const PROBE: &str = include_str!("torch_probe.py");
+pub(super) const DEFAULT_PYTHON: &str = "python3";
 
 /// A PyTorch, described by the probe.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
@@ -24,7 +24,6 @@ const PROBE: &str = include_str!("torch_probe.py");
 pub(super) struct Torch {
     python: String,
     missing: bool,
-    hidden_by: Option<String>,
     /// Why it could not be imported or queried.
     error: Option<String>,
     version: String,
@@ -59,8 +58,12 @@ const WHEELS: [(i32, [(u32, u32); 2]); 6] = [
     (11_080, [(3, 7), (9, 0)]),
 ];
 
-/// The Python of a virtual environment, if the path is its folder, otherwise the path.
+/// The Python of a virtual environment, if the path is its folder, otherwise the path. The default is never a folder of
+/// the working directory.
 pub(super) fn find_python(path: &Path) -> PathBuf {
+    if path == Path::new(DEFAULT_PYTHON) {
+        return path.to_owned();
+    }
     let inside = ["bin/python", "bin/python3", "Scripts/python.exe"].map(|name| path.join(name));
     let found = inside.into_iter().find(|python| path.is_dir() && python.is_file());
     found.unwrap_or_else(|| path.to_owned())
@@ -68,9 +71,7 @@ pub(super) fn find_python(path: &Path) -> PathBuf {
 
 /// Runs the probe within a time limit.
 pub(super) fn probe(python: &Path, limit: Duration) -> Result<Torch, ChildError> {
-    let mut command = Command::new(python);
-    command.args(["-c", PROBE]);
-    let output = child::run(command, limit, |_| false);
+    let output = child::run(child::python(python, PROBE), limit, |_| false);
     let torch = output.out.lines().find_map(child::marked::<Torch>);
     match (torch.filter(|torch| *torch != Torch::default()), output.end) {
         // The result counts even after a crash.
@@ -78,6 +79,14 @@ pub(super) fn probe(python: &Path, limit: Duration) -> Result<Torch, ChildError>
         (None, Ok(())) => Err(ChildError::Unexpected(child::last_line(&output.out))),
         (None, Err(error)) => Err(error),
     }
+}
+
+/// Whether the working directory, which the probe ignores, has a file that hides PyTorch.
+pub(super) fn check_folder() -> Option<Finding> {
+    let mut files = ["torch.py", "torch/__init__.py"].into_iter();
+    let file = files.find(|file| Path::new(file).is_file())?;
+    let what = format!("programs of this folder import ./{file} instead of PyTorch");
+    Some(TORCH.bad(what, "rename it, or start Python in another folder"))
 }
 
 /// `python` is the name that the user gave.
@@ -115,20 +124,18 @@ pub(super) fn check(
 
 fn check_torch(torch: &Torch, python: &str, machine: &Machine) -> Vec<Finding> {
     let bad = |what: String, remedy: String| vec![TORCH.bad(what, remedy)];
-    if let Some(file) = &torch.hidden_by {
-        let remedy = "rename that file: it is not PyTorch, and hides it";
-        return bad(format!("{python} imports {file} instead"), remedy.into());
-    }
     if torch.missing && torch.python.starts_with("2.") {
         let what = format!("{python} is Python {}, PyTorch needs Python 3", torch.python);
         return bad(what, "gridguard doctor --torch python3".into());
     }
     if torch.missing {
+        let install = install(machine).replace(" --force-reinstall", "");
         let remedy = format!(
-            "name the Python that has it, gridguard doctor --torch PATH/bin/python, or {}",
-            install(machine)
+            "name the Python that has it, gridguard doctor --torch PATH/bin/python, or {install}"
         );
-        return bad(format!("not installed in {python} ({})", torch.python), remedy);
+        return vec![
+            TORCH.unknown(format!("not installed in {python} ({})", torch.python), remedy),
+        ];
     }
     if let Some(error) = &torch.error {
         let remedy = remedy_of_message(error).unwrap_or_else(|| {

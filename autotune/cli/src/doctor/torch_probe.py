@@ -19,14 +19,8 @@ with warnings.catch_warnings(record=True) as caught:
             result["architectures"] = (torch._C._cuda_getArchFlags() or "").split()
         result["cudnn"] = torch.backends.cudnn.version()
     except BaseException as error:
-        torch = sys.modules.get("torch")
-        other = torch is not None and not hasattr(torch, "__version__")
         if str(error).replace("'", "") == "No module named torch":
             result["missing"] = True
-        elif other and isinstance(error, AttributeError):
-            # A file named torch hides PyTorch; a folder named torch is imported only if there is none.
-            result["hidden_by"] = getattr(torch, "__file__", None)
-            result["missing"] = result["hidden_by"] is None
         else:
             result["error"] = "%s: %s" % (type(error).__name__, error)
 result["warnings"] = [str(one.message) for one in caught]

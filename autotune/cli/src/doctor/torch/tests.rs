@@ -88,11 +88,11 @@ fn no_cuda_no_torch_and_no_devices_each_have_their_own_message() {
     assert_eq!(one(cpu).what, "2.8.0+cpu is built for the CPU only");
     assert_eq!(one(rocm).what, "2.8.0+cpu is built for ROCm 6.4, not for CUDA");
     let missing = Torch { missing: true, python: "3.12.1".into(), ..Torch::default() };
-    assert_eq!(one(missing.clone()).what, "not installed in python3 (3.12.1)");
+    let absent = one(missing.clone());
+    assert_eq!(absent.what, "not installed in python3 (3.12.1)");
+    assert_eq!(absent.level, Level::Unknown);
     let two = one(Torch { python: "2.7.18".into(), ..missing });
     assert_eq!(two.what, "python3 is Python 2.7.18, PyTorch needs Python 3");
-    let hidden = one(Torch { hidden_by: Some("/home/me/torch.py".into()), ..Torch::default() });
-    assert_eq!(hidden.what, "python3 imports /home/me/torch.py instead");
     let words = "OSError: libcudnn.so.9: cannot open shared object file: No such file or directory";
     let broken = one(Torch { error: Some(words.into()), ..Torch::default() });
     assert!(broken.remedy.is_some_and(|remedy| remedy.contains("nvidia-cudnn")));

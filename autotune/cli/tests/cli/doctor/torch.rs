@@ -1,11 +1,13 @@
 //! `gridguard doctor --torch` with fake Pythons.
 
 use std::fs;
+use std::os::unix::fs::PermissionsExt;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
 use super::line;
 use super::machine::Machine;
+use crate::command::{Ran, command};
 
 /// The result of the probe for a wheel on a machine with one device.
 fn wheel(cuda: &str, architectures: &str) -> String {
@@ -64,15 +66,41 @@ fn a_virtual_environment_is_named_by_its_folder() {
 }
 
 #[test]
-fn a_real_python_runs_the_probe() {
-    let itself = "import sys; sys.stdout.write(sys.executable)";
+fn nothing_of_the_working_directory_is_executed() {
+    let itself = "import os, sys; sys.stdout.write(os.path.dirname(sys.executable))";
     let told = Command::new("python3").args(["-c", itself]).output().expect("there is a Python 3");
-    let python = String::from_utf8(told.stdout).expect("UTF-8");
-    // A folder with a file that is no PyTorch: the working directory comes first in Python's path.
-    let machine = Machine::bare();
-    fs::write(machine.folder().join("torch.py"), "x = 1\n").expect("a file");
-    let out = machine.doctor(&["--torch", &python]).exits(1).out;
-    assert!(line(&out, "bad      torch: ").ends_with("torch.py instead"), "{out}");
+    let programs = String::from_utf8(told.stdout).expect("UTF-8");
+    let folder = tempfile::tempdir().expect("a folder");
+    let folder = folder.path().canonicalize().expect("a folder");
+    let ran = folder.join("ran");
+    for name in ["json", "linecache", "sitecustomize", "torch", "usercustomize", "warnings"] {
+        let trap = format!("open({ran:?}, 'a').write('{name} ')\n");
+        fs::write(folder.join(name).with_extension("py"), trap).expect("a module");
+    }
+    fs::create_dir_all(folder.join("python3.d/bin")).expect("a folder");
+    for name in ["nvidia-smi", "ldconfig", "python3", "python3.d/bin/python"] {
+        let (path, trap) = (folder.join(name), format!("#!/bin/sh\necho {name} >> {ran:?}\n"));
+        fs::write(&path, trap).expect("a script");
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).expect("it may run");
+    }
+    let run = |args: &str, path: &str, python_path: &str| -> Ran {
+        let mut command = command(&folder, args);
+        command.env("PATH", path).env("PYTHONPATH", python_path);
+        command.output().expect("the command runs").into()
+    };
+    let commands = ["", "doctor --torch", "bug-report"];
+    for args in commands {
+        run(args, &format!(".:{programs}:"), "");
+        run(args, &programs, ":");
+        run(args, "", ".");
+    }
+    // A folder with the name of the default is no virtual environment.
+    fs::remove_file(folder.join("python3")).expect("a file");
+    fs::rename(folder.join("python3.d"), folder.join("python3")).expect("a folder");
+    let found = run("doctor --torch", &programs, "");
+    found.prints("bad      torch: programs of this folder import ./torch.py instead of PyTorch\n");
+    assert!(found.out.matches(" torch: ").count() > 1, "{}", found.out);
+    assert_eq!(fs::read_to_string(&ran).ok(), None);
 }
 
 #[test]
