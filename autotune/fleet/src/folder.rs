@@ -1,5 +1,6 @@
 //! The folder of pulled profiles: a file for each device, and the record of the release.
 
+use core::fmt::Display;
 use core::time::Duration;
 use std::collections::BTreeMap;
 use std::fs;
@@ -12,7 +13,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::digest::Digest;
 use crate::error::FleetError;
-use crate::release::Release;
+use crate::release::{Release, is_plain};
 
 /// The release in a folder.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -83,8 +84,17 @@ impl<'f> Folder<'f> {
         let path = folder.join(RECORD);
         let found =
             read(&path, MAX_RECORD_BYTES).map_err(|error| FleetError::local(&path, error))?;
+        let broken = |error: &dyn Display| {
+            FleetError::local(&path, format_args!("{error}: {BROKEN_RECORD}"))
+        };
         let parsed = found.map(|bytes| serde_json::from_slice(&bytes)).transpose();
-        parsed.map_err(|error| FleetError::local(&path, format_args!("{error}: {BROKEN_RECORD}")))
+        let record: Option<Installed> = parsed.map_err(|error| broken(&error))?;
+        // Files of these names may be deleted.
+        let mut names = record.iter().flat_map(|record| record.files.keys());
+        match names.find(|name| !is_plain(name)) {
+            Some(name) => Err(broken(&format_args!("{name:?} is no name of a profile"))),
+            None => Ok(record),
+        }
     }
 
     /// Whether a file has the contents of this digest.
@@ -110,8 +120,13 @@ impl<'f> Folder<'f> {
             let path = self.path.join(name);
             publish(&path, bytes).map(drop).map_err(|error| FleetError::local(&path, error))
         };
-        // Removes the files of killed pulls. No other pull runs, because this one holds the lock.
-        delete_leftovers(self.path, |_| true, Duration::ZERO);
+        // Of killed pulls. Another program may be writing a file of the same name now.
+        let is_ours = |name: &[u8]| {
+            let is_new = new.iter().any(|(new, _)| new.as_bytes() == name);
+            let mut old = old.iter().flat_map(|old| old.files.keys());
+            name == RECORD.as_bytes() || is_new || old.any(|old| old.as_bytes() == name)
+        };
+        delete_leftovers(self.path, is_ours, LEFTOVER_AGE);
         for (name, bytes) in new {
             publish(name, bytes)?;
         }
@@ -138,6 +153,8 @@ impl<'f> Folder<'f> {
 }
 
 const RECORD: &str = "release.json";
+/// Longer than any writer takes.
+const LEFTOVER_AGE: Duration = Duration::from_secs(60 * 60);
 const MAX_RECORD_BYTES: u64 = 1 << 20;
 /// Another pull of the same folder may run.
 const PATIENCE: Duration = Duration::from_secs(10);

@@ -18,6 +18,7 @@
 //! # }
 //! ```
 
+mod credentials;
 mod digest;
 mod error;
 mod folder;

@@ -84,6 +84,7 @@ impl FromStr for Location {
         let location = Self { base, tag: tag.to_owned() };
         let is_repository = location.registry().is_none()
             || location.base.host().is_some()
+                && location.base.username().is_empty()
                 && location
                     .base
                     .path()
@@ -163,6 +164,7 @@ mod tests {
             "oci://r/a:-",
             "oci://r/a:b c",
             "oci://u:p@r/a",
+            "oci://u@r/a",
             "oci://r/a?b",
             "ftp://r/a",
             "memory:///a",

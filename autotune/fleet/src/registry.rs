@@ -3,7 +3,6 @@
 use core::fmt::Display;
 use std::sync::{Mutex, PoisonError};
 
-use docker_credential::{DockerCredential, get_credential};
 use http::header::{
     ACCEPT, AUTHORIZATION, CONTENT_TYPE, ETAG, IF_NONE_MATCH, LINK, LOCATION, WWW_AUTHENTICATE,
 };
@@ -14,10 +13,11 @@ use object_store::client::{HttpClient, HttpResponse};
 use serde::Deserialize;
 use url::Url;
 
+use crate::credentials::credentials;
 use crate::digest::Digest;
 use crate::error::FleetError;
 use crate::manifest::MANIFEST_TYPE;
-use crate::wire::{Network, collect, refused, unreachable};
+use crate::wire::{LEAVES_TLS, MAX_REDIRECTS, Network, collect, leaves_tls, refused, unreachable};
 
 /// A repository of a registry.
 #[derive(Debug)]
@@ -139,7 +139,8 @@ impl Registry {
         url.map_err(|error| unreachable(path, &error))
     }
 
-    /// Sends a request; if the registry asks who sends it, once more with a token or a password.
+    /// Sends a request and follows the redirects of a GET. Only the registry's own origin gets credentials, and only
+    /// its own challenge is answered.
     async fn send(
         &self,
         what: impl Display,
@@ -150,7 +151,7 @@ impl Registry {
         actions: &str,
     ) -> Result<HttpResponse, FleetError> {
         let kept = || self.authorization.lock().unwrap_or_else(PoisonError::into_inner);
-        let send = async |authorization: Option<HeaderValue>| {
+        let send = async |url: &Url, authorization: Option<HeaderValue>| {
             let mut request = Request::builder().method(method.clone()).uri(url.as_str());
             let authorization = authorization.map(|value| (AUTHORIZATION, value));
             for (name, value) in headers.iter().cloned().chain(authorization) {
@@ -160,16 +161,35 @@ impl Registry {
                 request.body(body.to_vec().into()).map_err(|error| unreachable(&what, &error))?;
             self.client.execute(request).await.map_err(|error| unreachable(&what, &error))
         };
-        let authorization = kept().clone();
-        let response = send(authorization).await?;
-        if response.status() != StatusCode::UNAUTHORIZED {
-            return Ok(response);
-        }
-        let Some(authorization) = self.authorize(&response, actions).await? else {
-            return Ok(response);
+        let failed = |reason: &str| FleetError::Unreachable {
+            what: what.to_string(),
+            reason: reason.to_owned(),
+            retry_after: None,
         };
-        *kept() = Some(authorization.clone());
-        send(Some(authorization)).await
+        let mut url = url.clone();
+        for _ in 0..=MAX_REDIRECTS {
+            let is_own = url.origin() == self.root.origin();
+            let authorization = kept().clone().filter(|_| is_own);
+            let mut response = send(&url, authorization).await?;
+            if is_own
+                && response.status() == StatusCode::UNAUTHORIZED
+                && let Some(authorization) = self.authorize(&response, actions).await?
+            {
+                *kept() = Some(authorization.clone());
+                response = send(&url, Some(authorization)).await?;
+            }
+            let target = response.headers().get(LOCATION).and_then(|target| target.to_str().ok());
+            let is_redirect = matches!(response.status().as_u16(), 301..=303 | 307 | 308);
+            let Some(target) = target.filter(|_| is_redirect && method == Method::GET) else {
+                return Ok(response);
+            };
+            let next = url.join(target).map_err(|error| unreachable(&what, &error))?;
+            if leaves_tls(&url, &next) {
+                return Err(failed(LEAVES_TLS));
+            }
+            url = next;
+        }
+        Err(failed("too many redirects"))
     }
 
     /// What the registry asks for: a password, or a token from its server of tokens.
@@ -186,12 +206,8 @@ impl Registry {
         let header =
             response.headers().get(WWW_AUTHENTICATE).and_then(|header| header.to_str().ok());
         let challenges = parse_challenges(header.unwrap_or_default()).unwrap_or_default();
-        let password = match get_credential(&self.host) {
-            Ok(DockerCredential::UsernamePassword(user, password)) => {
-                Some(encode_credentials(&user, &password))
-            }
-            Ok(DockerCredential::IdentityToken(_)) | Err(_) => None,
-        };
+        let password = credentials(&self.host).await?;
+        let password = password.map(|(user, password)| encode_credentials(&user, &password));
         let secret = |text: &str| {
             let mut value = HeaderValue::from_str(text).ok()?;
             value.set_sensitive(true);
@@ -208,10 +224,10 @@ impl Registry {
         };
         let what = "token of the registry";
         let realm = parameter("realm").and_then(|realm| realm.parse::<Url>().ok());
-        // The password must not leave the encryption of the registry.
-        let Some(mut realm) =
-            realm.filter(|realm| ["https", self.root.scheme()].contains(&realm.scheme()))
-        else {
+        // Without TLS, the password goes to the registry itself or nowhere.
+        let is_safe =
+            |realm: &Url| realm.scheme() == "https" || realm.origin() == self.root.origin();
+        let Some(mut realm) = realm.filter(is_safe) else {
             return Ok(None);
         };
         // This repository, whatever the registry asks for.

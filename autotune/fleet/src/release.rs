@@ -222,7 +222,7 @@ fn invalid(reason: impl Into<String>) -> FleetError {
 }
 
 /// Whether the name is a plain file name, which cannot leave the folder.
-fn is_plain(name: &str) -> bool {
+pub(crate) fn is_plain(name: &str) -> bool {
     let stem = name.strip_suffix(".ron").unwrap_or_default();
     !stem.is_empty()
         && name.len() <= 255

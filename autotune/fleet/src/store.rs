@@ -38,8 +38,7 @@ impl Store {
     ///
     /// [`FleetError::Address`] and [`FleetError::Unreachable`]. No request is sent yet.
     pub fn open(location: &Location) -> Result<Self, FleetError> {
-        let is_plain = ["oci+http", "http", "file"].contains(&location.base.scheme());
-        Self::on(Network::system(!is_plain)?, location)
+        Self::on(Network::system(location)?, location)
     }
 
     /// As [`Self::open`], on another network.

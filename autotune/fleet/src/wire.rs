@@ -10,41 +10,61 @@ use object_store::ClientOptions;
 use object_store::client::{HttpClient, HttpConnector};
 use reqwest::redirect::Policy;
 use tokio::time::timeout;
+use url::Url;
 
 use crate::error::FleetError;
+use crate::location::Location;
 
-/// The HTTP client of all stores. A simulation brings its own.
+/// The HTTP client of a store. A simulation brings its own, which must not follow a registry's redirects.
 #[derive(Clone, Debug)]
 pub struct Network(pub HttpClient);
 
 impl Network {
-    /// The network of this machine. Without TLS the certificates of the system are not loaded.
+    /// The network of this machine for one address. Without TLS the certificates of the system are not loaded.
     ///
     /// # Errors
     ///
     /// [`FleetError::Unreachable`] if the system has no certificates.
-    pub fn system(with_tls: bool) -> Result<Self, FleetError> {
+    pub fn system(location: &Location) -> Result<Self, FleetError> {
         // Another library may have installed its own.
         let _ = rustls::crypto::ring::default_provider().install_default();
         let client = reqwest::Client::builder()
             .user_agent(concat!("gridguard/", env!("CARGO_PKG_VERSION")))
             .connect_timeout(CONNECT_LIMIT)
             .read_timeout(READ_LIMIT)
-            .redirect(Policy::custom(|attempt| {
-                let was_secure = attempt.previous().iter().any(|url| url.scheme() == "https");
-                if attempt.previous().len() > MAX_REDIRECTS {
-                    attempt.error("too many redirects")
-                } else if was_secure && attempt.url().scheme() != "https" {
-                    attempt.error("a redirect from https to another scheme")
-                } else {
-                    // Contents are checked, and reqwest sends credentials to the same server only.
-                    attempt.follow()
-                }
-            }));
-        let client = if with_tls { client } else { client.tls_certs_only([]) };
+            .redirect(redirects(location));
+        let without_tls = ["oci+http", "http", "file"].contains(&location.base.scheme());
+        let client = if without_tls { client.tls_certs_only([]) } else { client };
         let client = client.build().map_err(|error| unreachable("HTTP", &error))?;
         Ok(Self(HttpClient::new(client)))
     }
+}
+
+/// Redirects that the client follows. A registry follows its own, because it must know who answered.
+fn redirects(location: &Location) -> Policy {
+    if location.registry().is_some() {
+        return Policy::none();
+    }
+    // Object stores get secrets in headers that the client would pass on.
+    let is_public = ["http", "https"].contains(&location.base.scheme());
+    Policy::custom(move |attempt| {
+        let (first, last) = (attempt.previous().first(), attempt.previous().last());
+        let stays = first.is_some_and(|first| first.origin() == attempt.url().origin());
+        if attempt.previous().len() > MAX_REDIRECTS {
+            attempt.error("too many redirects")
+        } else if !stays && !is_public {
+            attempt.error("a redirect to another server")
+        } else if last.is_some_and(|last| leaves_tls(last, attempt.url())) {
+            attempt.error(LEAVES_TLS)
+        } else {
+            attempt.follow()
+        }
+    })
+}
+
+/// Whether a redirect leads from https to another scheme.
+pub(crate) fn leaves_tls(from: &Url, to: &Url) -> bool {
+    from.scheme() == "https" && to.scheme() != "https"
 }
 
 impl HttpConnector for Network {
@@ -111,4 +131,5 @@ const CONNECT_LIMIT: Duration = Duration::from_secs(5);
 /// Between two parts of a response.
 const READ_LIMIT: Duration = Duration::from_secs(15);
 /// Registries send clients to the storage of blobs.
-const MAX_REDIRECTS: usize = 3;
+pub(crate) const MAX_REDIRECTS: usize = 3;
+pub(crate) const LEAVES_TLS: &str = "a redirect from https to another scheme";

@@ -1,5 +1,6 @@
 //! Hostile registries: the folder keeps its last good profiles.
 
+use core::sync::atomic::{AtomicUsize, Ordering};
 use core::time::Duration;
 use std::fs;
 use std::io::{Read, Write};
@@ -7,11 +8,11 @@ use std::net::TcpListener;
 use std::path::Path;
 
 use bytes::Bytes;
-use gridguard_fleet::{Change, Channel, Digest, FleetError, Network, Puller, Store};
+use gridguard_fleet::{Channel, Digest, FleetError, Location, Puller, Store};
 use http::{Method, StatusCode};
 use ring::signature::Ed25519KeyPair;
 
-use crate::registry::{Answer, Link, answer};
+use crate::registry::{Answer, Link, answer, with_header};
 use crate::support::{
     Node, channel, channel_with, location, other_signer, profile, profiles, puller, push, signer,
     trusted, warps,
@@ -267,38 +268,56 @@ async fn a_slow_or_dead_registry_is_an_error_in_time_and_the_old_profile_stays()
 }
 
 #[tokio::test]
-async fn a_token_is_fetched_for_this_repository_and_kept() {
+async fn a_token_is_fetched_for_this_repository_kept_and_told_to_nobody_else() {
+    let challenge = |realm: &str| {
+        let challenge =
+            format!(r#"Bearer realm="{realm}",service="r.example",scope="repository:x:push""#);
+        with_header(StatusCode::UNAUTHORIZED, "www-authenticate", &challenge)
+    };
     let link = Link::new();
     push(&link, 1, 100).await;
-    let tokens = std::sync::atomic::AtomicUsize::new(0);
+    let tokens = AtomicUsize::new(0);
     link.set(move |request, plain| {
-        if request.uri().host() == Some("auth.example") {
-            tokens.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
-            let query = request.uri().query().unwrap_or_default();
-            assert!(query.contains("scope=repository%3Agpu%2Fprofiles%3Apull"), "{query}");
-            assert!(query.contains("service=r.example"), "{query}");
-            return Ok(answer(StatusCode::OK, r#"{"access_token":"secret"}"#.into()));
+        let (uri, token) = (request.uri(), request.headers().get("authorization"));
+        match uri.host() {
+            Some("auth.example") => {
+                tokens.fetch_add(1, Ordering::Relaxed);
+                let query = uri.query().unwrap_or_default();
+                assert!(query.contains("scope=repository%3Agpu%2Fprofiles%3Apull"), "{query}");
+                assert!(query.contains("service=r.example"), "{query}");
+                Ok(answer(StatusCode::OK, r#"{"access_token":"secret"}"#.into()))
+            }
+            Some("storage.example") => {
+                assert_eq!(token, None);
+                plain
+            }
+            _ if token.is_none() => {
+                assert_eq!(tokens.load(Ordering::Relaxed), 0, "the token is kept");
+                Ok(challenge("https://auth.example/token"))
+            }
+            _ if uri.path().contains("/blobs/") => {
+                let storage = format!("https://storage.example{}", uri.path());
+                Ok(with_header(StatusCode::TEMPORARY_REDIRECT, "location", &storage))
+            }
+            _ => plain,
         }
-        if request.headers().get("authorization").is_some_and(|value| value == "Bearer secret") {
-            return plain;
-        }
-        assert_eq!(tokens.load(std::sync::atomic::Ordering::Relaxed), 0, "the token is kept");
-        let mut refused = answer(StatusCode::UNAUTHORIZED, Bytes::new());
-        let challenge = r#"Bearer realm="https://auth.example/token",service="r.example",scope="repository:x:push""#;
-        refused.headers_mut().insert("www-authenticate", challenge.parse().unwrap());
-        Ok(refused)
     });
     channel(&link).verify().await.expect("valid");
-    // A realm without encryption gets nothing.
-    link.set(|request, _| {
-        assert_eq!(request.uri().host(), Some("r.example"));
-        let mut refused = answer(StatusCode::UNAUTHORIZED, Bytes::new());
-        let challenge = r#"Bearer realm="http://auth.example/token""#;
-        refused.headers_mut().insert("www-authenticate", challenge.parse().unwrap());
-        Ok(refused)
-    });
-    let refused = channel(&link).verify().await.expect_err("no token");
-    assert!(matches!(refused, FleetError::Denied { status: 401, .. }), "{refused}");
+    // A realm without encryption gets nothing, nor does a storage host.
+    for (status, header, value, expected) in [
+        (401, "www-authenticate", r#"Bearer realm="http://auth.example/token""#, "status 401"),
+        (302, "location", "http://r.example/v2/", "from https to another scheme"),
+    ] {
+        link.set(move |request, _| {
+            assert_eq!(
+                (request.uri().host(), request.uri().scheme_str()),
+                (Some("r.example"), Some("https"))
+            );
+            Ok(with_header(StatusCode::from_u16(status).unwrap(), header, value))
+        });
+        let refused = channel(&link).verify().await.expect_err("no token").to_string();
+        assert!(refused.contains(expected), "{refused}");
+    }
 }
 
 #[tokio::test]
@@ -306,10 +325,8 @@ async fn an_upload_goes_to_the_registry_alone() {
     let link = Link::new();
     link.set(|request, plain| {
         assert_eq!(request.uri().host(), Some("r.example"));
-        plain.map(|mut answer| {
-            let elsewhere = "https://elsewhere.example/upload".parse().unwrap();
-            answer.headers_mut().insert("location", elsewhere);
-            answer
+        plain.map(|plain| {
+            with_header(plain.status(), "location", "https://elsewhere.example/upload")
         })
     });
     let change = profiles(&[&profile("A", 1, 1)], 100);
@@ -349,10 +366,25 @@ async fn a_folder_that_cannot_be_written_keeps_its_record_and_heals() {
     // Half a record is an error rather than a forgotten serial.
     let record = node.path("release.json");
     let text = fs::read_to_string(&record).unwrap();
+    // So is one that names a file of somebody else.
+    fs::write(node.path("victim.txt"), "theirs").unwrap();
+    push(&node.link, 2, 100).await;
+    for name in ["victim.txt", "./victim.txt", "../victim.txt", "sub/../victim.ron"] {
+        fs::write(&record, text.replace("a.ron", name)).unwrap();
+        let failed = node.refusal().await.to_string();
+        assert!(failed.contains("release.json") && failed.contains(name), "{failed}");
+    }
     fs::write(&record, &text[..text.len() / 2]).unwrap();
     let failed = node.refusal().await.to_string();
     assert!(failed.contains("release.json"), "{failed}");
     assert_eq!(node.warps(), 1);
+    // Others may be writing into the folder.
+    let theirs = [node.path(".a.ron.abcdef.tmp"), node.path(".own.ron.abcdef.tmp")];
+    theirs.iter().for_each(|file| fs::write(file, "half").unwrap());
+    fs::write(&record, text).unwrap();
+    node.pull().await;
+    assert!(node.warps() == 2 && theirs.iter().all(|file| file.exists()));
+    assert!(node.path("victim.txt").exists());
 }
 
 #[test]
@@ -371,46 +403,62 @@ fn pulls_at_the_same_time_wait_for_each_other() {
     assert_eq!(warps(folder.path()), 1);
 }
 
-#[tokio::test]
-async fn redirects_end_and_never_leave_https() {
+/// Pulls over the network from a server that gives these answers, and returns the error and the paths of the requests.
+async fn over_network(answer: fn(path: &str, port: u16) -> String) -> (FleetError, Vec<String>) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let port = listener.local_addr().unwrap().port();
     let served = std::thread::spawn(move || {
-        let mut requests = 0;
+        let mut paths = Vec::new();
         for stream in listener.incoming() {
             let (mut stream, mut text) = (stream.unwrap(), [0; 4096]);
             let read = stream.read(&mut text).unwrap_or(0);
-            if text[..read].starts_with(b"GET /end") {
-                return requests;
+            let head = str::from_utf8(&text[..read]).unwrap();
+            let path = head.split(' ').nth(1).unwrap().to_owned();
+            if path == "/end" {
+                break;
             }
-            requests += 1;
-            let head = "HTTP/1.1 302 Found\r\nContent-Length: 0\r\nConnection: close\r\nLocation: /again\r\n\r\n";
+            let head = answer(&path, port);
+            let head = format!("HTTP/1.1 {head}\r\nContent-Length: 0\r\nConnection: close\r\n\r\n");
             let _ = stream.write_all(head.as_bytes());
+            paths.push(path);
         }
-        requests
+        paths
     });
-    let location: gridguard_fleet::Location =
+    let location: Location =
         format!("oci+http://127.0.0.1:{port}/gpu/profiles:stable").parse().unwrap();
-    let store = Store::on(Network::system(false).unwrap(), &location).unwrap();
-    let refused =
-        Channel::new(store, location, None, trusted()).verify().await.expect_err("a circle");
+    let store = Store::open(&location).unwrap();
+    let refused = Channel::new(store, location, None, trusted()).verify().await;
+    let end = b"GET /end HTTP/1.1\r\n";
+    std::net::TcpStream::connect(("127.0.0.1", port)).unwrap().write_all(end).unwrap();
+    (refused.expect_err("no release"), served.join().unwrap())
+}
+
+#[tokio::test]
+async fn redirects_end_and_only_the_registry_may_ask_for_credentials() {
+    let (refused, paths) = over_network(|_, _| "302 Found\r\nLocation: /again".to_owned()).await;
     assert!(
         refused.is_offline() && refused.to_string().contains("too many redirects"),
         "{refused}"
     );
-    std::net::TcpStream::connect(("127.0.0.1", port)).unwrap().write_all(b"GET /end").unwrap();
-    assert_eq!(served.join().unwrap(), 4);
-}
-
-#[tokio::test]
-async fn a_roll_back_to_a_strange_tag_is_refused() {
-    let link = Link::new();
-    push(&link, 1, 100).await;
-    for tag in ["none", "../x", "stable-9"] {
-        let change = Change::RollBack { tag: tag.into() };
-        channel(&link).push(&signer(), change).await.expect_err(tag);
-    }
-    assert_eq!(channel(&link).verify().await.expect("valid").serial, 1);
+    assert_eq!(paths.len(), 4);
+    let (refused, paths) = over_network(|path, port| match path {
+        "/storage" => format!(
+            "401 Unauthorized\r\nWWW-Authenticate: Bearer realm=\"http://127.0.0.1:{port}/token\""
+        ),
+        _ => format!("307 Temporary Redirect\r\nLocation: http://localhost:{port}/storage"),
+    })
+    .await;
+    assert!(matches!(refused, FleetError::Denied { status: 401, .. }), "{refused}");
+    assert_eq!(paths, ["/v2/gpu/profiles/manifests/stable", "/storage"]);
+    // Without TLS, the realm must be the registry's own.
+    let (refused, paths) = over_network(|_, port| {
+        format!(
+            "401 Unauthorized\r\nWWW-Authenticate: Bearer realm=\"http://localhost:{port}/token\""
+        )
+    })
+    .await;
+    assert!(matches!(refused, FleetError::Denied { status: 401, .. }), "{refused}");
+    assert_eq!(paths.len(), 1);
 }
 
 fn names(folder: &Path) -> Vec<String> {

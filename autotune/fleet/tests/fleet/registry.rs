@@ -126,10 +126,8 @@ impl Registry {
                 )
             }
             (&Method::POST, "blobs", "uploads/") => {
-                let mut answer = answer(StatusCode::ACCEPTED, Bytes::new());
                 let place = "/v2/gpu/profiles/blobs/uploads/1?state=x";
-                answer.headers_mut().insert("location", place.parse().unwrap());
-                answer
+                with_header(StatusCode::ACCEPTED, "location", place)
             }
             (&Method::PUT, "blobs", "uploads/1") => {
                 let query = request.uri().query().unwrap_or_default();
@@ -145,6 +143,12 @@ impl Registry {
             other => panic!("{other:?}"),
         }
     }
+}
+
+pub(crate) fn with_header(status: StatusCode, name: &'static str, value: &str) -> Response<Bytes> {
+    let mut answer = answer(status, Bytes::new());
+    answer.headers_mut().insert(name, value.parse().unwrap());
+    answer
 }
 
 pub(crate) fn answer(status: StatusCode, body: Bytes) -> Response<Bytes> {

@@ -6,7 +6,7 @@ use std::fs;
 use gridguard::profile::{Key, MatchKind, MissLog, ParsedShapes};
 use gridguard_fleet::{Change, FleetError, Store};
 
-use crate::registry::{Link, answer};
+use crate::registry::{Link, with_header};
 use crate::support::{
     Node, channel, channel_with, location, other_signer, profile, profiles, publish, push, signer,
     trusted,
@@ -125,6 +125,10 @@ async fn pushes_that_cannot_be_done_say_why_and_change_nothing() {
         .await
         .expect_err("none is staged");
     assert!(refused.to_string().contains("no profiles are staged"), "{refused}");
+    for tag in ["none", "../x", "stable-9"] {
+        channel(&link).push(&signer(), Change::RollBack { tag: tag.into() }).await.expect_err(tag);
+    }
+    assert_eq!(channel(&link).verify().await.expect("valid").serial, 1);
     // A key that nobody has pinned cannot take over a channel.
     let stranger = channel_with(&link, other_signer().trusted());
     let refused = stranger.push(&other_signer(), profiles(&[&profile("A", 1, 9)], 100)).await;
@@ -161,11 +165,8 @@ async fn pauses_grow_up_to_the_interval_and_no_interval_floods_the_server() {
     // About 8 while the pauses grow, then one in 150 s on average.
     assert!((12..60).contains(&failed), "{failed} requests in an hour");
     // A server that asks for time gets it.
-    node.link.set(|_, _| {
-        let mut busy = answer(http::StatusCode::TOO_MANY_REQUESTS, "busy".into());
-        busy.headers_mut().insert("retry-after", "100".parse().unwrap());
-        Ok(busy)
-    });
+    node.link
+        .set(|_, _| Ok(with_header(http::StatusCode::TOO_MANY_REQUESTS, "retry-after", "100")));
     let asked = requests(&node, Duration::from_secs(10), 1000).await;
     assert!((8..=10).contains(&asked), "{asked} requests in 1000 s");
 }

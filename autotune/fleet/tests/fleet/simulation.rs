@@ -17,7 +17,7 @@ use tokio::runtime::Builder;
 use tokio::task::{LocalSet, spawn_local};
 use tokio::time::{Instant, sleep_until};
 
-use crate::registry::{Link, answer};
+use crate::registry::{Link, answer, with_header};
 use crate::support::{channel, profile, profiles, puller, signer};
 
 /// What was seen of the fleet.
@@ -131,9 +131,7 @@ fn node_link(registry: &Link, fleet: &Arc<Mutex<Fleet>>, start: Instant, old: &B
             return Err("no route to host");
         }
         if in_second > capacity {
-            let mut busy = answer(StatusCode::TOO_MANY_REQUESTS, Bytes::new());
-            busy.headers_mut().insert("retry-after", "5".parse().unwrap());
-            return Ok(busy);
+            return Ok(with_header(StatusCode::TOO_MANY_REQUESTS, "retry-after", "5"));
         }
         let (is_tag, dice) = (request.uri().path().contains("/manifests/"), fastrand::u8(0..100));
         honest.map(|honest| match dice {
