@@ -93,8 +93,11 @@ impl Candidate {
     /// Whether both have the same plan, even from different choices.
     #[must_use]
     pub fn is_same_plan(&self, other: &Self) -> bool {
-        let plan = |of: &Self| (of.strategy, of.launches, of.largest_chunk);
-        plan(self) == plan(other) && self.parameters == other.parameters
+        self.plan() == other.plan()
+    }
+
+    pub(crate) fn plan(&self) -> (Strategy, u64, u64, &Named) {
+        (self.strategy, self.launches, self.largest_chunk, &self.parameters)
     }
 
     /// Items of the largest launch, or of the first chunks in flight.

@@ -1,5 +1,7 @@
 //! The search space: all legal ways to run a launch, from the guard's planner.
 
+use std::collections::HashSet;
+
 use gridguard::profile::{Named, Objective, StoredChoice};
 use gridguard::{BatchAxis, LaunchRequest, Plan, Strategy};
 use gridguard_pipeline::{self as pipeline, Pipeline};
@@ -80,8 +82,8 @@ impl Space {
 
     /// Keeps only these candidates and the default.
     pub fn keep(&mut self, some: &[Candidate]) {
-        let default = self.default().cloned();
-        self.candidates.retain(|one| default.as_ref() == Some(one) || some.contains(one));
+        let kept: HashSet<Candidate> = some.iter().chain(self.default()).cloned().collect();
+        self.candidates.retain(|one| kept.contains(one));
     }
 
     /// Removes the candidates that `keep` rejects. If the default is among them, the next candidate becomes it.
@@ -121,7 +123,11 @@ impl Space {
             Some(variant) => variant.candidate(choice, self.objective)?,
             None => candidate(self.configuration(parameters)?, choice, self.objective)?,
         };
-        Some(include(&mut self.candidates, new).clone())
+        let same = self.candidates.iter().find(|one| one.is_same_plan(&new)).cloned();
+        Some(same.unwrap_or_else(|| {
+            self.candidates.push(new.clone());
+            new
+        }))
     }
 
     /// The most items of one legal launch of the default's configuration, if fewer than the batch has.
@@ -163,6 +169,14 @@ impl Space {
     fn generate(&mut self) {
         let Self { configurations, variants, listed, candidates, objective } = self;
         candidates.clear();
+        let mut plans = HashSet::new();
+        // Of candidates with the same plan, only the first.
+        let mut include = |candidates: &mut Vec<Candidate>, new: Candidate| {
+            let (strategy, launches, largest_chunk, parameters) = new.plan();
+            if plans.insert((strategy, launches, largest_chunk, parameters.clone())) {
+                candidates.push(new);
+            }
+        };
         let listed = listed.iter().filter(|one| one.is_within(*objective)).cloned();
         for new in listed.chain(variants.iter().flat_map(|one| one.candidates(*objective))) {
             include(candidates, new);
@@ -180,16 +194,6 @@ impl Space {
             }
         }
     }
-}
-
-/// Adds `new`, unless a candidate has the same plan. Returns the candidate with this plan.
-fn include(candidates: &mut Vec<Candidate>, new: Candidate) -> &Candidate {
-    let same = candidates.iter().position(|one| one.is_same_plan(&new));
-    let place = same.unwrap_or_else(|| {
-        candidates.push(new);
-        candidates.len() - 1
-    });
-    &candidates[place]
 }
 
 fn candidate(

@@ -28,6 +28,12 @@ impl Samples {
         Some(Self { ascending })
     }
 
+    /// Adds a finite sample.
+    pub(crate) fn insert(&mut self, value: f64) {
+        let place = self.ascending.partition_point(|other| *other <= value);
+        self.ascending.insert(place, value);
+    }
+
     /// The number of samples.
     #[must_use]
     pub fn count(&self) -> u64 {

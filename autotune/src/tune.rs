@@ -70,8 +70,8 @@ fn outcome(search: &Search<'_>, objective: Objective, complete: bool) -> TuningO
         let ratios = search.ratios(place, DEFAULT).filter(|_| place != DEFAULT);
         MeasuredCandidate {
             candidate: series.candidate.clone(),
-            summary: samples.as_ref().map(Samples::summary).unwrap_or_default(),
-            spread: samples.map(|samples| samples.spread()),
+            summary: samples.map(Samples::summary).unwrap_or_default(),
+            spread: samples.map(Samples::spread),
             against_default: ratios.map(|ratios| ratios.median()),
             verdict: verdict(place, series),
             failure: match &series.status {

@@ -60,22 +60,21 @@ fn step(search: &mut Search<'_>, incumbent: usize, new: &[usize]) -> Result<Vec<
 fn neighbours(space: &Space, distances: &Distances, incumbent: usize) -> Vec<usize> {
     let all = space.candidates();
     let from = &all[incumbent];
-    let with = |parameters: &Named| -> Vec<usize> {
-        (0..all.len()).filter(|place| all[*place].parameters == *parameters).collect()
-    };
-    let mut same = with(&from.parameters);
+    let mut sets = BTreeMap::<&Named, Vec<usize>>::new();
+    for (place, candidate) in all.iter().enumerate() {
+        sets.entry(&candidate.parameters).or_default().push(place);
+    }
+    let mut same = sets.remove(&from.parameters).unwrap_or_default();
     same.sort_by_key(|place| all[*place].largest_chunk);
     let at = same.iter().position(|place| *place == incumbent).unwrap_or(0);
     let adjacent = [at.checked_sub(1), at.checked_add(1)].into_iter().flatten();
     let mut found: Vec<usize> = adjacent.filter_map(|at| same.get(at).copied()).collect();
 
-    let distance = |one: &Candidate| distances.between(&one.parameters, &from.parameters);
-    let others = || all.iter().filter(|one| one.parameters != from.parameters);
-    let nearest = others().map(distance).min().unwrap_or(0).max(1);
-    let sets: BTreeSet<&Named> =
-        others().filter(|one| distance(one) == nearest).map(|one| &one.parameters).collect();
+    let distance = |set: &Named| distances.between(set, &from.parameters);
+    let nearest = sets.keys().map(|set| distance(set)).min().unwrap_or(0).max(1);
     let gap = |place: &usize| all[*place].largest_chunk.abs_diff(from.largest_chunk);
-    found.extend(sets.into_iter().filter_map(|set| with(set).into_iter().min_by_key(gap)));
+    let near = sets.into_iter().filter(|(set, _)| distance(set) == nearest);
+    found.extend(near.filter_map(|(_, places)| places.into_iter().min_by_key(gap)));
     found
 }
 
@@ -110,22 +109,22 @@ fn cost_ns(space: &Space, distances: &Distances, candidate: &Candidate, default_
     (predicted + launches * LAUNCH_NS) * (1.0 + STEP_PENALTY * real(steps))
 }
 
-/// The values of each parameter.
-struct Distances(BTreeMap<String, BTreeSet<u64>>);
+/// The sorted values of each parameter.
+struct Distances(BTreeMap<String, Vec<u64>>);
 
 impl Distances {
     fn new(space: &Space) -> Self {
-        let mut values = BTreeMap::<_, BTreeSet<_>>::new();
+        let mut values = BTreeMap::<String, BTreeSet<u64>>::new();
         for (name, value) in space.candidates().iter().flat_map(|one| &one.parameters) {
             values.entry(name.clone()).or_default().insert(*value);
         }
-        Self(values)
+        Self(values.into_iter().map(|(name, set)| (name, set.into_iter().collect())).collect())
     }
 
     /// Steps between two sets of parameters.
     fn between(&self, one: &Named, other: &Named) -> u64 {
         let rank = |(name, value): &(String, u64)| {
-            self.0.get(name).map_or(0, |values| values.range(..value).count())
+            self.0.get(name).map_or(0, |values| values.partition_point(|other| other < value))
         };
         count(one.iter().zip(other).map(|(one, other)| rank(one).abs_diff(rank(other))).sum())
     }

@@ -1,6 +1,6 @@
 //! Finds the largest chunk whose launch is within a time limit.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use gridguard::profile::Named;
 
@@ -78,12 +78,9 @@ impl Bisection<'_, '_> {
 
     /// The default's parameters, and sets with nearly the best time per item.
     fn promising(&mut self) -> Result<Vec<Named>, Halt> {
-        let mut sets: Vec<Named> = Vec::new();
-        for candidate in self.space.candidates() {
-            if !sets.contains(&candidate.parameters) {
-                sets.push(candidate.parameters.clone());
-            }
-        }
+        let mut seen = BTreeSet::new();
+        let all = self.space.candidates().iter().map(|candidate| &candidate.parameters);
+        let sets: Vec<Named> = all.filter(|set| seen.insert(*set)).cloned().collect();
         if sets.len() == 1 {
             return Ok(sets);
         }

@@ -1,6 +1,7 @@
 //! The state of one search, and the only code that measures.
 
 use core::time::Duration;
+use std::collections::{BTreeSet, HashMap};
 use std::time::Instant;
 
 use fastrand::Rng;
@@ -27,6 +28,8 @@ pub(crate) struct Series {
     is_warm: bool,
     /// The round and the nanoseconds of each counted sample.
     times: Vec<(u64, f64)>,
+    /// The same nanoseconds, sorted.
+    samples: Option<Samples>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -67,6 +70,9 @@ pub(crate) struct Search<'a> {
     stage: Stage,
     pub(crate) effort: SamplingEffort,
     pub(crate) series: Vec<Series>,
+    places: HashMap<Candidate, usize>,
+    /// The bits of the median of each open place with samples, which sort like the positive number, and the place.
+    ranking: BTreeSet<(u64, usize)>,
     pub(crate) result: SearchResult,
 }
 
@@ -90,6 +96,8 @@ impl<'a> Search<'a> {
             stage: Stage::Check,
             effort: SamplingEffort::FAST,
             series: Vec::new(),
+            places: HashMap::new(),
+            ranking: BTreeSet::new(),
             result: SearchResult::default(),
         };
         for candidate in space.candidates() {
@@ -100,17 +108,20 @@ impl<'a> Search<'a> {
 
     /// The place of a candidate among the series, added if new.
     pub(crate) fn track(&mut self, candidate: &Candidate) -> usize {
-        let known = self.series.iter().position(|series| series.candidate == *candidate);
-        known.unwrap_or_else(|| {
-            self.series.push(Series {
-                candidate: candidate.clone(),
-                status: Status::Open,
-                is_checked: false,
-                is_warm: false,
-                times: Vec::new(),
-            });
-            self.series.len() - 1
-        })
+        if let Some(place) = self.places.get(candidate) {
+            return *place;
+        }
+        let place = self.series.len();
+        self.places.insert(candidate.clone(), place);
+        self.series.push(Series {
+            candidate: candidate.clone(),
+            status: Status::Open,
+            is_checked: false,
+            is_warm: false,
+            times: Vec::new(),
+            samples: None,
+        });
+        place
     }
 
     pub(crate) fn elapsed(&self) -> Duration {
@@ -138,7 +149,7 @@ impl<'a> Search<'a> {
 
     pub(crate) fn eliminate(&mut self, place: usize, stage: Stage) {
         if self.is_open(place) {
-            self.series[place].status = Status::Eliminated(stage);
+            self.close(place, Status::Eliminated(stage));
         }
     }
 
@@ -146,18 +157,18 @@ impl<'a> Search<'a> {
         self.series[place].times.iter().map(|(_, time)| *time).collect()
     }
 
-    pub(crate) fn samples(&self, place: usize) -> Option<Samples> {
-        Samples::new(self.times(place))
+    pub(crate) fn samples(&self, place: usize) -> Option<&Samples> {
+        self.series[place].samples.as_ref()
     }
 
     /// The median of a candidate in nanoseconds; infinite without samples.
     pub(crate) fn median(&self, place: usize) -> f64 {
-        self.samples(place).map_or(f64::INFINITY, |samples| samples.median())
+        self.samples(place).map_or(f64::INFINITY, Samples::median)
     }
 
     /// The least time of a candidate in nanoseconds; infinite without samples.
     pub(crate) fn least(&self, place: usize) -> f64 {
-        self.samples(place).map_or(f64::INFINITY, |samples| samples.least())
+        self.samples(place).map_or(f64::INFINITY, Samples::least)
     }
 
     pub(crate) fn fastest(&self, places: &[usize]) -> Option<usize> {
@@ -217,15 +228,32 @@ impl<'a> Search<'a> {
                 }
                 self.series[place].is_warm = true;
                 if self.effort.keeps_first {
-                    self.series[place].times.push((self.round, first));
+                    self.record(place, first);
                     continue;
                 }
             }
             if let Some(time) = self.sample(place, Portion::Sequence)? {
-                self.series[place].times.push((self.round, time));
+                self.record(place, time);
             }
         }
         Ok(())
+    }
+
+    /// Counts a sample of an open place in this round.
+    fn record(&mut self, place: usize, time: f64) {
+        self.ranking.remove(&(self.median(place).to_bits(), place));
+        let series = &mut self.series[place];
+        series.times.push((self.round, time));
+        match &mut series.samples {
+            Some(samples) => samples.insert(time),
+            none => *none = Samples::new([time]),
+        }
+        self.ranking.insert((self.median(place).to_bits(), place));
+    }
+
+    fn close(&mut self, place: usize, status: Status) {
+        self.ranking.remove(&(self.median(place).to_bits(), place));
+        self.series[place].status = status;
     }
 
     /// Repeats rounds until each open place has `samples` samples.
@@ -262,7 +290,7 @@ impl<'a> Search<'a> {
             self.ensure_budget()?;
             return Err(Halt::Failed(Error::ended(failure)));
         }
-        self.series[place].status = Status::Failed(failure.clone());
+        self.close(place, Status::Failed(failure.clone()));
         if place == DEFAULT { Err(Halt::Failed(Error::of_default(failure))) } else { Ok(()) }
     }
 
@@ -272,9 +300,7 @@ impl<'a> Search<'a> {
     }
 
     fn notify(&mut self, candidate: &Candidate) {
-        let is_timed = |place: &usize| self.is_open(*place) && !self.times(*place).is_empty();
-        let timed: Vec<usize> = (0..self.series.len()).filter(is_timed).collect();
-        let best = self.fastest(&timed).map(|place| (place, self.median(place)));
+        let best = self.ranking.first().map(|(_, place)| (*place, self.median(*place)));
         let progress = SearchProgress {
             stage: self.stage,
             candidate,
