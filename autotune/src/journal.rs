@@ -367,38 +367,11 @@ mod tests {
             assert_eq!(*error.kind(), ErrorKind::Journal);
             error.to_string()
         };
-        assert_eq!(
-            error(
-                b"\"a problem\"
-"
-                .into()
-            ),
-            NO_HEADER
-        );
-        assert_eq!(
-            error(
-                b"{\"format\":2}
-"
-                .into()
-            ),
-            NO_HEADER
-        );
-        let newer = error(
-            b"{\"format\":3,\"subject\":7}
-"
-            .into(),
-        );
+        assert_eq!(error(b"\"a problem\"\n".into()), NO_HEADER);
+        assert_eq!(error(b"{\"format\":2}\n".into()), NO_HEADER);
+        let newer = error(b"{\"format\":3,\"subject\":7}\n".into());
         assert_eq!(newer, "it has the format 3, this version reads 2");
-        let broken = error(
-            [
-                lines(),
-                b"{}
-"
-                .to_vec(),
-                lines(),
-            ]
-            .concat(),
-        );
+        let broken = error([lines(), b"{}\n".to_vec(), lines()].concat());
         assert!(broken.starts_with("line 4: "), "{broken}");
         let overlong = error([lines(), vec![b' '; 17 << 20]].concat());
         assert!(overlong.contains("long"), "{overlong}");

@@ -9,9 +9,9 @@ use gridguard::profile::{
 };
 use gridguard::{DeviceLimits, Guard};
 use gridguard_autotune::{
-    Budget as Limits, Candidate, CandidateVerdict, Chart, FailureKind, HostClock, InProcess,
-    Journal, JournalRecord, MeasureFailure, Measurer, PipelineProblem, PipelineWorkload, Portion,
-    Resumed, Space, TuningOutcome, TuningReport, Workload, tune,
+    Budget as Limits, Candidate, CandidateVerdict, FailureKind, HostClock, InProcess,
+    MeasureFailure, PipelineProblem, PipelineWorkload, Portion, Space, TuningOutcome, Workload,
+    tune,
 };
 use gridguard_pipeline::{
     Budget, Buffer, Error, HostMemory, IN_FLIGHT, Pipeline, PipelinePlan, PipelineRun,
@@ -187,37 +187,6 @@ fn a_pipeline_is_tuned_and_the_entry_is_used() {
 }
 
 #[test]
-fn the_entry_matches_other_numbers_of_items_and_the_curve_is_drawn() {
-    let folder = tempfile::tempdir().expect("a folder");
-    let guard = guard(folder.path());
-    let (near, ..) = build(1500, BLOCKS[0], Fault::Nothing);
-    let entry = near.tuned(&guard, &key());
-    assert_eq!(entry.matched, Match::Bucket);
-    let (near, ..) = build(1500, entry.parameter(BLOCK).expect("there"), Fault::Nothing);
-    let plan = near.plan_tuned(entry, &BUDGET).expect("legal").plan;
-    assert!(plan.bytes() <= BYTES && plan.chunk_items() <= tuned().winner.largest_chunk);
-
-    let (title, subtitle) = ("affine 2,000 x 16 u32".into(), "host, hot-eager, throughput".into());
-    let svg = Chart { title, subtitle, largest_legal_chunk: None }.svg(tuned()).expect("points");
-    assert!(svg.contains("scratch of all chunks in flight"), "{svg}");
-    let report = TuningReport::new("affine", tuned()).to_string();
-    assert!(report.contains("in_flight 2, scale.block 64"), "{report}");
-}
-
-#[test]
-fn limits_on_memory_and_time_are_respected() {
-    let memory = Objective::Memory { bytes_per_item: 0, bytes: 10_000 };
-    let outcome = search(Fault::Nothing, memory);
-    assert!(outcome.candidates.iter().all(|one| one.candidate.scratch_bytes <= 10_000));
-    assert_eq!(outcome.entry(key(), Vec::new(), Provenance::default()).key.objective, memory);
-    // An hour, within which every chunk is.
-    let latency = Objective::Latency { max_launch_us: 3_600_000_000 };
-    let outcome = search(Fault::Nothing, latency);
-    assert!(outcome.latency.expect("a bound").met && outcome.complete);
-    assert!(outcome.winner.largest_chunk >= outcome.default.largest_chunk);
-}
-
-#[test]
 fn a_chunk_that_runs_out_of_memory_or_is_wrong_fails_alone() {
     let (space, _) = measurer(Fault::Nothing);
     let default = space.default().expect("it fits").largest_chunk;
@@ -304,46 +273,4 @@ fn the_largest_launch_is_the_first_chunks_in_flight_and_a_candidate_over_the_bud
         workload.launch(&foreign, Portion::Sequence).expect_err("it was not prepared");
     }
     assert_eq!(items.load(Ordering::Relaxed), 0);
-}
-
-#[test]
-fn an_interrupted_search_resumes_from_its_journal() {
-    let (mut space, interrupted) = measurer(Fault::Nothing);
-    let mut first = Resumed::new(interrupted, Journal::default());
-    let limits = Limits { evaluations: Some(40), ..Limits::default() };
-    let cut = tune(&mut first, &mut space, Objective::Throughput, &limits, &mut ());
-    let cut = cut.expect("the default runs");
-    assert_eq!((cut.complete, cut.evaluations), (false, 40));
-    let (_, journal) = first.into_parts();
-    let mut written = Vec::new();
-    journal.write_lines(&mut written).expect("finite");
-    let read = Journal::read_lines(written.as_slice()).expect("a journal");
-    assert_eq!(read, journal);
-
-    let (mut space, measurer) = measurer(Fault::Nothing);
-    let mut second = Resumed::new(measurer, read);
-    let limits = Limits::default();
-    let outcome = tune(&mut second, &mut space, Objective::Throughput, &limits, &mut ());
-    let outcome = outcome.expect("the default runs");
-    assert!(outcome.complete && outcome.evaluations > 40);
-    let (_, all) = second.into_parts();
-    assert_eq!(all.records[..journal.records.len()], journal.records);
-    let samples = |journal: &Journal| {
-        let all = journal.records.iter();
-        all.filter(|one| matches!(one, JournalRecord::Sample { .. })).count()
-    };
-    // Nothing that was measured before is measured again.
-    let evaluations = usize::try_from(outcome.evaluations).expect("few");
-    assert_eq!((samples(&journal), samples(&all)), (40, evaluations));
-}
-
-#[test]
-fn a_measurer_accepts_candidates_in_any_order() {
-    let (space, mut measurer) = measurer(Fault::Nothing);
-    for candidate in space.candidates().iter().rev().take(5) {
-        measurer.check(candidate).expect("correct");
-        for portion in [Portion::Sequence, Portion::LargestLaunch] {
-            assert!(measurer.sample(candidate, portion).expect("a sample").time_ns > 0.0);
-        }
-    }
 }

@@ -6,11 +6,9 @@ use gridguard_pipeline::{Budget, IN_FLIGHT, Pipeline};
 use proptest::prelude::*;
 
 use super::plot::assert_legible;
-use super::simulation::{Nature, Simulated, throughput};
+use super::simulation::{Nature, Simulated};
 use crate::candidate::chunked;
-use crate::{
-    Budget as Limits, Candidate, CandidateVerdict, Chart, Space, TuningOutcome, TuningReport, tune,
-};
+use crate::{Budget as Limits, Candidate, Chart, Space, TuningOutcome, TuningReport, tune};
 
 /// `width` bytes of scratch an item, and one launch parameter.
 fn pipeline(items: u64, width: u64, align: u64, block: u64) -> Pipeline<'static> {
@@ -125,24 +123,6 @@ fn the_fastest_within_the_memory_limit_is_found_and_nothing_larger_is_measured()
 }
 
 #[test]
-fn the_least_scratch_decides_between_equally_fast_plans() {
-    let mut space = Space::pipelines(vec![pipeline(1 << 16, 256, 1, 64)], &Budget::UNLIMITED);
-    let time = |one: &Candidate| match one.launches {
-        2..=64 => 500_000.0,
-        _ => 800_000.0,
-    };
-    let times = space.candidates().iter().map(|one| (one.clone(), time(one))).collect();
-    let outcome = search(&mut space, &nature(times), Objective::Throughput);
-    assert!((2..=64).contains(&outcome.winner.launches));
-    let finalists = outcome
-        .candidates
-        .iter()
-        .filter(|one| matches!(one.verdict, CandidateVerdict::Winner | CandidateVerdict::Tie));
-    let least = finalists.map(|one| one.candidate.scratch_bytes).min();
-    assert_eq!(least, Some(outcome.winner.scratch_bytes));
-}
-
-#[test]
 fn the_largest_chunk_within_the_limit_is_found_between_the_planned_sizes() {
     let mut space = Space::pipelines(vec![pipeline(45_000, 16, 1, 64)], &Budget::UNLIMITED);
     let planned = space.candidates().len();
@@ -155,15 +135,6 @@ fn the_largest_chunk_within_the_limit_is_found_between_the_planned_sizes() {
 }
 
 #[test]
-fn the_smallest_aligned_chunk_is_chosen_if_none_is_within_the_limit() {
-    let mut space = Space::pipelines(vec![pipeline(960_000, 16, 24, 64)], &Budget::UNLIMITED);
-    let objective = Objective::Latency { max_launch_us: 1 };
-    let outcome = search(&mut space, &nature(BTreeMap::new()), objective);
-    assert!(outcome.latency.is_some_and(|latency| !latency.met && !latency.kept_default));
-    assert_eq!(outcome.winner.largest_chunk, 24);
-}
-
-#[test]
 fn adding_a_chunk_plans_it_within_the_budget() {
     let budget = Budget::bytes(100_000).in_flight(2);
     let mut space = Space::pipelines(vec![pipeline(1000, 256, 1, 64)], &budget);
@@ -173,25 +144,6 @@ fn adding_a_chunk_plans_it_within_the_budget() {
     let capped = space.add(&parameters, chunked(1000)).expect("legal");
     assert_eq!(Some(&capped), space.default());
     assert_eq!(space.add(&Vec::new(), chunked(7)), None);
-}
-
-#[test]
-fn many_pipelines_are_searched_by_descent() {
-    let pipelines = (1..12).map(|block| pipeline(1 << 16, 256, 1, 32 * block)).collect();
-    let space = Space::pipelines(pipelines, &Budget::UNLIMITED.in_flight(2));
-    assert!(space.candidates().len() > 64);
-    let best = 32 * 5;
-    let time = |one: &Candidate| {
-        let distance = one.parameters[1].1.abs_diff(best) / 32;
-        500_000.0 * (1.0 + 0.1 * crate::stats::real(distance))
-            + 3000.0 * crate::stats::real(one.launches)
-    };
-    let times = space.candidates().iter().map(|one| (one.clone(), time(one))).collect();
-    let nature = nature(times);
-    let outcome = throughput(&space, &mut Simulated::new(nature.clone(), 3));
-    assert!(nature.regret(&outcome.winner) < 0.05, "{}", outcome.winner);
-    let measured = outcome.candidates.iter().filter(|one| one.summary.samples > 0).count();
-    assert!(measured < space.candidates().len(), "{measured}");
 }
 
 #[test]
@@ -213,17 +165,6 @@ fn the_chart_of_a_pipeline_has_its_scratch_on_a_second_axis() {
         let report = TuningReport::new("temporal block", &outcome).to_string();
         assert!(report.contains("in_flight 1") && report.contains("bytes of scratch"), "{report}");
     }
-}
-
-#[test]
-fn a_candidate_without_scratch_has_the_older_json() {
-    let text = r#"{"parameters":[],"choice":"whole","strategy":"whole","launches":1,"largest_chunk":9,"block_threads":32}"#;
-    let candidate: Candidate = serde_json::from_str(text).expect("a candidate");
-    assert_eq!(candidate.scratch_bytes, 0);
-    assert_eq!(serde_json::to_string(&candidate).expect("JSON"), text);
-    let with = Candidate { scratch_bytes: 512, ..candidate };
-    let again = serde_json::to_string(&with).and_then(|text| serde_json::from_str(&text));
-    assert_eq!(again.ok(), Some(with));
 }
 
 #[test]

@@ -35,19 +35,6 @@ fn chunk_sizes_double_from_one_wave_to_the_default() {
 }
 
 #[test]
-fn another_objective_lifts_the_restriction_to_a_workspace() {
-    let whole = Space::new(vec![configuration(128, on_y(15_360).blocks_per_item(5))]);
-    let mut space = whole.clone();
-    for bytes in [64_000, 32_000] {
-        space.restrict(Objective::Memory { bytes_per_item: 64, bytes });
-        let largest = space.candidates().iter().map(|one| one.largest_chunk).max();
-        assert!(largest.is_some_and(|largest| largest <= bytes / 64), "{largest:?}");
-    }
-    space.restrict(Objective::Latency { max_launch_us: 100 });
-    assert_eq!(space.candidates(), whole.candidates());
-}
-
-#[test]
 fn shards_share_the_candidates_and_each_has_the_default() {
     let space = Space::new(vec![configuration(128, on_y(15_360).blocks_per_item(5))]);
     let mut seen = Vec::new();
@@ -72,14 +59,6 @@ fn shards_share_the_candidates_and_each_has_the_default() {
     let mut some = space.clone();
     some.keep(&all[..1]);
     assert_eq!(some.candidates(), [space.candidates()[0].clone(), all[0].clone()]);
-}
-
-#[test]
-fn a_fold_is_a_candidate_beside_chunks() {
-    let space = Space::new(vec![configuration(128, on_y(76_800).foldable())]);
-    let first: Vec<_> =
-        space.candidates().iter().take(2).map(|one| (one.strategy, one.launches)).collect();
-    assert_eq!(first, [(Strategy::Folded, 1), (Strategy::Chunked, 37)]);
 }
 
 /// A kernel without a batch, rewritten or not.
@@ -134,13 +113,6 @@ fn the_forms_of_a_rewritten_kernel_are_candidates_without_a_batch() {
     let memory = Objective::Memory { bytes_per_item: 10, bytes: 2_000_000 };
     assert_eq!(plans(large, true, memory), []);
     assert_eq!(plans(large, false, Objective::Throughput), []);
-}
-
-#[test]
-fn an_empty_batch_has_only_the_default() {
-    let space = Space::new(vec![configuration(128, on_y(0)), configuration(256, on_y(0))]);
-    assert_eq!(space.candidates().len(), 1);
-    assert_eq!(space.default().map(|one| one.launches), Some(0));
 }
 
 #[test]
