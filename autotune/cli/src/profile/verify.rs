@@ -9,7 +9,7 @@ use clap::Args;
 use gridguard::DeviceLimits;
 use gridguard::profile::{Backend, Document, Entry, Key, Named, Objective, ParsedProfile, Summary};
 use gridguard_autotune::{
-    Budget, Candidate, Error, ErrorKind, FailureKind, MeasureFailure, Measurer, Remote, Samples,
+    Budget, Candidate, Error, ErrorKind, FailureKind, MeasureFailure, Measurer, Observer, Samples,
     Space, TuningOutcome, duration, real, tune,
 };
 use gridguard_problems::{ErrorKind as ProblemKind, LaunchSetup, Problem, current_sources};
@@ -276,20 +276,33 @@ impl Verifier<'_> {
         let Key { policy, .. } = entry.key;
         self.progress.begin(problem);
         let mut remote = self.process.open(problem, policy)?;
-        let compared = self.compare(&mut remote, problem, entry);
+        let mut comparison = Comparison {
+            limits: self.limits,
+            tolerance: self.tolerance,
+            interrupt: self.interrupt,
+            observer: &mut self.progress,
+            measurer: &mut remote,
+        };
+        let compared = comparison.run(problem, entry);
         self.process.keep(remote, policy, &self.progress);
         compared
     }
+}
 
+/// Compares an entry with what a measurer measures now.
+struct Comparison<'a> {
+    limits: &'a DeviceLimits,
+    tolerance: f64,
+    interrupt: &'a AtomicBool,
+    observer: &'a mut dyn Observer,
+    measurer: &'a mut dyn Measurer,
+}
+
+impl Comparison<'_> {
     /// Compares the stored choice with the choice of a new search.
-    fn compare(
-        &mut self,
-        remote: &mut Remote,
-        problem: &Problem,
-        entry: &Entry,
-    ) -> Result<Verified, CommandError> {
+    fn run(&mut self, problem: &Problem, entry: &Entry) -> Result<Verified, CommandError> {
         let Key { objective, .. } = entry.key;
-        let mut space = Space::new(remote.configurations()?);
+        let mut space = Space::new(self.measurer.configurations()?);
         space.restrict(objective);
         // An older entry may lack parameters, which then have their defaults.
         let setup = problem.setup(self.limits, &entry.parameters);
@@ -299,15 +312,15 @@ impl Verifier<'_> {
         let stored = space.clone().add(&parameters, entry.choice);
         let why_illegal = || no_longer_valid(why_illegal(&space, &parameters, entry));
         let stored = stored.ok_or_else(why_illegal)?;
-        let outcome = self.search(remote, &mut space, objective)?;
+        let outcome = self.search(&mut space, objective)?;
         let fresh = outcome.winner;
         let (regret, now) = if stored.is_same_plan(&fresh) {
             (0.0, outcome.chosen)
         } else {
             if outcome.latency.is_some_and(|latency| latency.met) {
-                self.check_latency(remote, &stored, objective)?;
+                self.check_latency(&stored, objective)?;
             }
-            self.regret(remote, stored, fresh.clone())?
+            self.regret(stored, fresh.clone())?
         };
         let drift = Drift::between(&entry.chosen, &entry.found.date, &now, self.tolerance);
         Ok(Verified { fresh, regret, median_ns: now.median_ns, drift })
@@ -316,12 +329,11 @@ impl Verifier<'_> {
     /// Fails unless the largest launch of the stored choice is within the limit of `objective`.
     fn check_latency(
         &mut self,
-        remote: &mut Remote,
         stored: &Candidate,
         objective: Objective,
     ) -> Result<(), CommandError> {
         let mut space = Space::listed(vec![stored.clone()]);
-        let outcome = self.search(remote, &mut space, objective).map_err(of_stored)?;
+        let outcome = self.search(&mut space, objective).map_err(of_stored)?;
         let latency = outcome.latency.ok_or_else(no_time)?;
         let (median_ns, limit_ns) = (latency.launch.median_ns, latency.max_launch_ns);
         if median_ns <= limit_ns {
@@ -334,26 +346,20 @@ impl Verifier<'_> {
     /// How much longer the stored choice takes than the new choice, and its times.
     fn regret(
         &mut self,
-        remote: &mut Remote,
         stored: Candidate,
         fresh: Candidate,
     ) -> Result<(f64, Summary), CommandError> {
         let mut both = Space::listed(vec![stored, fresh.clone()]);
-        let outcome = self.search(remote, &mut both, Objective::Throughput).map_err(of_stored)?;
+        let outcome = self.search(&mut both, Objective::Throughput).map_err(of_stored)?;
         let measured = outcome.candidates.iter().find(|one| one.candidate == fresh);
         let ratio = measured.and_then(|one| one.against_default).ok_or_else(no_time)?;
         Ok((ratio.recip() - 1.0, outcome.baseline))
     }
 
     /// A complete search.
-    fn search(
-        &mut self,
-        remote: &mut Remote,
-        space: &mut Space,
-        objective: Objective,
-    ) -> Result<TuningOutcome, Error> {
+    fn search(&mut self, space: &mut Space, objective: Objective) -> Result<TuningOutcome, Error> {
         let budget = Budget { interrupt: Some(self.interrupt), ..Budget::default() };
-        let outcome = tune(remote, space, objective, &budget, &mut self.progress)?;
+        let outcome = tune(self.measurer, space, objective, &budget, self.observer)?;
         if outcome.complete { Ok(outcome) } else { Err(Error::ended(interrupted())) }
     }
 }
@@ -436,7 +442,102 @@ impl fmt::Display for Drift {
 
 #[cfg(test)]
 mod tests {
+    use gridguard::profile::{L2, Policy, Provenance, StoredChoice, Submission};
+    use gridguard::{KernelLimits, LaunchLimits};
+    use gridguard_autotune::{LaunchConfig, Portion, Sample};
+
     use super::*;
+
+    /// Takes a microsecond a launch and 10 ns an item, on any machine.
+    struct Stated(LaunchConfig);
+
+    impl Measurer for Stated {
+        fn configurations(&mut self) -> Result<Vec<LaunchConfig>, MeasureFailure> {
+            Ok(vec![self.0.clone()])
+        }
+
+        fn check(&mut self, _: &Candidate) -> Result<(), MeasureFailure> {
+            Ok(())
+        }
+
+        fn sample(&mut self, one: &Candidate, part: Portion) -> Result<Sample, MeasureFailure> {
+            let launches = if part == Portion::Sequence { one.launches } else { 1 };
+            let time_ns = real(launches * (1000 + 10 * one.largest_chunk));
+            Ok(Sample { time_ns, clock_mhz: None })
+        }
+    }
+
+    fn entry(choice: StoredChoice, objective: Objective) -> Entry {
+        let policy = Policy { l2: L2::Hot, submission: Submission::Eager };
+        let source = current_sources("rms_norm").pop().expect("a kernel");
+        let (kernel, dtypes) = ("rms_norm".into(), "f32".into());
+        let key = Key { kernel, source, dtypes, policy, objective, ..Key::default() };
+        Entry {
+            key,
+            shape: vec![("rows".into(), 10_000), ("columns".into(), 8)],
+            choice,
+            parameters: Vec::new(),
+            launches: 1,
+            chosen: Summary::default(),
+            default: Summary::default(),
+            found: Provenance::default(),
+        }
+    }
+
+    fn compared(entry: &Entry) -> Result<Verified, CommandError> {
+        let problem: Problem = "rms_norm f32 10000x8".parse().expect("a problem");
+        let limits = DeviceLimits::any_device();
+        let setup = problem.setup(&limits, &[]).expect("supported");
+        let LaunchSetup { parameters, request, batch, .. } = setup;
+        let of_kernel = LaunchLimits::new(limits.clone(), KernelLimits::unknown("rms_norm"));
+        let one = LaunchConfig { parameters, request, batch: Some(batch), limits: of_kernel };
+        let (interrupt, tolerance) = (AtomicBool::new(false), 0.05);
+        let mut comparison = Comparison {
+            limits: &limits,
+            tolerance,
+            interrupt: &interrupt,
+            observer: &mut (),
+            measurer: &mut Stated(one),
+        };
+        comparison.run(&problem, entry)
+    }
+
+    #[test]
+    fn a_choice_that_is_slower_than_a_new_one_is_reported() {
+        let chunks = StoredChoice::Chunked { max_items: 100.try_into().expect("some") };
+        let entry = entry(chunks, Objective::Throughput);
+        let verified = compared(&entry).expect("legal");
+        // 100 launches of 2 us, and one of 101 us.
+        assert!((verified.regret - 99.0 / 101.0).abs() < 1e-6, "{}", verified.regret);
+        let verified = vec![RowJson { entry: &entry, verified: Some(verified), error: None }];
+        let report = VerifyReport {
+            file: String::new(),
+            device: String::new(),
+            tolerance: 0.05,
+            verified,
+            passed_over: Vec::new(),
+            median_regret: None,
+            worst_regret: None,
+            above_tolerance: 1,
+            drifted: 0,
+            failed: 0,
+            left: 0,
+            interrupted: false,
+        };
+        let text = report.to_string();
+        let lost = "lost: rms_norm f32, hot-eager, throughput, 10000x8: the choice takes 1.980 times as long as ";
+        assert!(text.contains(lost), "{text}");
+    }
+
+    #[test]
+    fn a_choice_that_exceeds_its_latency_limit_fails() {
+        let limited = |max_launch_us| {
+            compared(&entry(StoredChoice::Whole, Objective::Latency { max_launch_us }))
+        };
+        let error = limited(50).err().expect("a launch takes 101 us").to_string();
+        assert!(error.contains("a launch takes 101.0 us, the limit is 50.00 us"), "{error}");
+        assert!(limited(200).is_ok());
+    }
 
     fn drift(tuned: [u64; 3], now: [u64; 3]) -> Option<Drift> {
         let summary = |[low_ns, median_ns, high_ns]: [u64; 3]| Summary {

@@ -2,11 +2,9 @@
 
 use std::io::{self, BufRead, BufReader};
 
-use gridguard::profile::{
-    Backend, DeviceIdentity, Entry, L2, Objective, Policy, Submission, Summary,
-};
+use gridguard::profile::{Backend, DeviceIdentity, Entry, L2, Policy, Submission, Summary};
 
-use super::entries::{LATE, chunks_of, document, folder, host, norm, profile, put, put_text, text};
+use super::entries::{LATE, document, folder, host, norm, profile, put, put_text, text};
 use crate::command::{run, signal, start};
 
 /// With hot caches, because flushing them takes long in a debug build.
@@ -67,15 +65,13 @@ fn a_changed_time_is_reported_as_drift() {
 }
 
 #[test]
-fn slow_and_illegal_choices_are_reported() {
+fn illegal_and_stale_choices_are_reported() {
     let folder = folder();
-    // The smallest chunks there are take several times as long, however busy the machine is.
-    let slow = hot(Entry { choice: chunks_of(4), launches: 2500, ..norm(10_000, LATE) });
     let mut illegal = hot(norm(2000, LATE));
     illegal.parameters = vec![("warps".into(), 4)];
     let mut edited = hot(norm(3000, LATE));
     edited.key.source = "0123456789abcdef".into();
-    put(&folder, "p.ron", [slow, illegal, edited]);
+    put(&folder, "p.ron", [illegal, edited]);
     let before = text(&folder, "p.ron");
     let json = profile(&folder, "verify p.ron --format json").exits(1);
     assert!(json.err.contains(
@@ -83,30 +79,9 @@ fn slow_and_illegal_choices_are_reported() {
     ));
     json.notes("rms_norm f32 2000x8: the stored choice is no longer valid: ");
     let json = json.json();
-    assert_eq!((&json["above_tolerance"], &json["failed"]), (&1.into(), &1.into()));
-    assert!(json["worst_regret"].as_f64() > Some(0.05), "{json}");
+    assert_eq!((&json["above_tolerance"], &json["failed"]), (&0.into(), &1.into()));
     assert_eq!(json["passed_over"][0]["shape"][0][1], 3000);
     assert_eq!(text(&folder, "p.ron"), before, "nothing is published");
-    let ran = profile(&folder, "verify p.ron").exits(1);
-    let lost = "lost: rms_norm f32, hot-eager, throughput, 10000x8: the choice takes ";
-    assert!(ran.out.contains(lost) && ran.out.contains(" times as long as "), "{}", ran.out);
-}
-
-#[test]
-fn a_choice_that_exceeds_its_latency_limit_fails() {
-    let folder = folder();
-    put(&folder, "all.ron", [hot(norm(20_000, LATE))]);
-    let args = "verify all.ron --tolerance 1000% --format json";
-    let all = profile(&folder, args).exits(0).json();
-    let all_ns = all["verified"][0]["median_ns"].as_u64().expect("a time");
-    let mut long = hot(norm(20_000, LATE));
-    // All rows take longer however busy the machine was, the fewest that are a chunk a small part of it.
-    let max_launch_us = all_ns / 32_000;
-    long.key.objective = Objective::Latency { max_launch_us };
-    put(&folder, "p.ron", [long]);
-    let ran = profile(&folder, "verify p.ron").exits(1);
-    ran.notes(", the limit is ");
-    assert!(ran.out.ends_with("1 entry verified, 0 above 5.0 %, 1 failed\n"), "{}", ran.out);
 }
 
 #[test]
