@@ -2,28 +2,22 @@
 //! Here it is a chain of eight passes over rows. The largest chunk is not the fastest: a smaller chunk's output is
 //! still in the cache for the next pass.
 //!
-//! Run it with `cargo run --release --example 05_tune [PLOT.svg]`. It uses the CUDA device with the most
-//! free memory, or the host.
+//! Run it with `cargo run --release --example 05_tune [PLOT.svg]`. It needs a CUDA device; step 9 tunes on the host.
 
 use std::sync::Arc;
 
 use cudarc::driver::{CudaSlice, CudaStream};
 use gridguard::cuda::{Args, Kernel};
 use gridguard::profile::Policy;
-use gridguard::{
-    Axis, BatchAxis, Chunk, Dim3, Guard, KernelLimits, LaunchLimits, LaunchRequest, Parameter, Plan,
-};
+use gridguard::{Axis, BatchAxis, Dim3, Guard, LaunchLimits, LaunchRequest, Parameter, Plan};
 use gridguard_autotune::{
-    Budget, Candidate, Chart, DeviceClock, FailureKind, HostClock, InProcess, LaunchConfig,
-    MeasureFailure, Measurer, Portion, Space, TuningReport, Workload, tune,
+    Budget, Candidate, Chart, DeviceClock, FailureKind, InProcess, LaunchConfig, MeasureFailure,
+    Measurer, Portion, Space, TuningReport, Workload, tune,
 };
 use gridguard_files::write_output;
-use rayon::prelude::*;
 
-/// Rows of 1,024 floats, 512 MiB on a device: more than the 65,535 blocks of y.
+/// Rows of 1,024 floats, 512 MiB: more than the 65,535 blocks of y.
 const ROWS: u64 = 131_072;
-/// 64 MiB on the host.
-const HOST_ROWS: u64 = 16_384;
 const COLUMNS: u64 = 1024;
 const PASSES: usize = 8;
 
@@ -37,20 +31,13 @@ extern "C" __global__ void pass(float4 *x) {
 "#;
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
-    let guard = Arc::new(Guard::best_or_host());
-    let mut measurer: Box<dyn Measurer> = match guard.context() {
-        Some(context) => {
-            let stream = context.new_stream()?;
-            let clock = DeviceClock::new(&guard, Arc::clone(&stream), Policy::default())?;
-            Box::new(InProcess::new(OnDevice::new(&guard, stream)?, clock))
-        }
-        None => Box::new(InProcess::new(OnHost::new(&guard), HostClock::new(Policy::default()))),
-    };
+    let guard = Arc::new(Guard::cuda(0)?);
+    let stream = guard.context().ok_or("no context")?.new_stream()?;
+    let clock = DeviceClock::new(&guard, Arc::clone(&stream), Policy::default())?;
+    let mut measurer = InProcess::new(Chain::new(&guard, stream)?, clock);
     let mut space = Space::new(measurer.configurations()?);
-    let measurer: &mut dyn Measurer = measurer.as_mut();
-    let outcome = tune(measurer, &mut space, Default::default(), &Budget::default(), &mut ())?;
-    let device = if guard.is_cuda() { &guard.limits().name } else { "the host" };
-    let name = format!("{PASSES} passes over rows of {COLUMNS} on {device}");
+    let outcome = tune(&mut measurer, &mut space, Default::default(), &Budget::default(), &mut ())?;
+    let name = format!("{PASSES} passes over rows of {COLUMNS} on {}", guard.limits().name);
     println!("{}", TuningReport::new(&name, &outcome));
     if let Some(path) = std::env::args_os().nth(1) {
         let chart = Chart {
@@ -70,34 +57,7 @@ fn configuration(rows: u64, limits: LaunchLimits) -> LaunchConfig {
     LaunchConfig { parameters: Vec::new(), request, batch, limits }
 }
 
-/// The chunks of a candidate, or only the largest one.
-fn chunks(
-    configuration: &LaunchConfig,
-    candidate: &Candidate,
-    portion: Portion,
-) -> Result<impl Iterator<Item = Chunk>, MeasureFailure> {
-    let LaunchConfig { request, batch, limits, .. } = configuration;
-    let plan = Plan::new(request, batch.as_ref(), limits, candidate.choice.into())?;
-    let largest = plan.largest_chunk();
-    let (some, least) = match portion {
-        Portion::Sequence => (usize::MAX, 0),
-        Portion::LargestLaunch => (1, largest),
-    };
-    Ok(plan.chunks().filter(move |chunk| chunk.items >= least).take(some))
-}
-
-/// Compares every element with the result of one chain that began with zeros.
-fn check(mut elements: impl Iterator<Item = f32>) -> Result<(), MeasureFailure> {
-    let expected = (0..PASSES).fold(0.0_f32, |x, _| x * 0.5 + 1.0);
-    match elements.find(|x| *x != expected) {
-        None => Ok(()),
-        Some(x) => {
-            Err(MeasureFailure::new(FailureKind::Mismatch, format!("{x} is not {expected}")))
-        }
-    }
-}
-
-struct OnDevice {
+struct Chain {
     guard: Arc<Guard>,
     stream: Arc<CudaStream>,
     kernel: Kernel,
@@ -105,7 +65,7 @@ struct OnDevice {
     configuration: LaunchConfig,
 }
 
-impl OnDevice {
+impl Chain {
     #[allow(unsafe_code, reason = "the contract of the kernel above")]
     fn new(
         guard: &Arc<Guard>,
@@ -121,7 +81,7 @@ impl OnDevice {
     }
 }
 
-impl Workload for OnDevice {
+impl Workload for Chain {
     fn configurations(&mut self) -> Result<Vec<LaunchConfig>, MeasureFailure> {
         Ok(vec![self.configuration.clone()])
     }
@@ -131,7 +91,13 @@ impl Workload for OnDevice {
     }
 
     fn launch(&mut self, candidate: &Candidate, portion: Portion) -> Result<(), MeasureFailure> {
-        for chunk in chunks(&self.configuration, candidate, portion)? {
+        let LaunchConfig { request, batch, limits, .. } = &self.configuration;
+        let plan = Plan::new(request, batch.as_ref(), limits, candidate.choice.into())?;
+        let (some, least) = match portion {
+            Portion::Sequence => (usize::MAX, 0),
+            Portion::LargestLaunch => (1, plan.largest_chunk()),
+        };
+        for chunk in plan.chunks().filter(|chunk| chunk.items >= least).take(some) {
             let place = |row| usize::try_from(row * COLUMNS).unwrap_or(usize::MAX);
             let mut rows = self.x.slice_mut(place(chunk.start)..place(chunk.end()));
             let request = configuration(chunk.items, self.kernel.limits().clone()).request;
@@ -147,50 +113,13 @@ impl Workload for OnDevice {
     fn check(&mut self, candidate: &Candidate) -> Result<(), MeasureFailure> {
         self.stream.memset_zeros(&mut self.x)?;
         self.launch(candidate, Portion::Sequence)?;
-        check(self.stream.clone_dtoh(&self.x)?.into_iter())
-    }
-}
-
-struct OnHost {
-    x: Vec<f32>,
-    configuration: LaunchConfig,
-}
-
-impl OnHost {
-    fn new(guard: &Guard) -> Self {
-        let limits = guard.limits_for(KernelLimits::unknown("pass"));
-        let configuration = configuration(HOST_ROWS, limits);
-        let x = vec![0.0; usize::try_from(HOST_ROWS * COLUMNS).unwrap_or(0)];
-        Self { x, configuration }
-    }
-}
-
-impl Workload for OnHost {
-    fn configurations(&mut self) -> Result<Vec<LaunchConfig>, MeasureFailure> {
-        Ok(vec![self.configuration.clone()])
-    }
-
-    fn prepare(&mut self, _: &Candidate) -> Result<(), MeasureFailure> {
-        Ok(())
-    }
-
-    fn launch(&mut self, candidate: &Candidate, portion: Portion) -> Result<(), MeasureFailure> {
-        let row = usize::try_from(COLUMNS).unwrap_or(1);
-        for chunk in chunks(&self.configuration, candidate, portion)? {
-            let place = |item| usize::try_from(item).unwrap_or(0) * row;
-            let rows = self.x.get_mut(place(chunk.start)..place(chunk.end())).unwrap_or_default();
-            for _ in 0..PASSES {
-                rows.par_chunks_mut(row).for_each(|row| {
-                    row.iter_mut().for_each(|x| *x = *x * 0.5 + 1.0);
-                });
+        // One chain that began with zeros.
+        let expected = (0..PASSES).fold(0.0_f32, |x, _| x * 0.5 + 1.0);
+        match self.stream.clone_dtoh(&self.x)?.into_iter().find(|x| *x != expected) {
+            None => Ok(()),
+            Some(x) => {
+                Err(MeasureFailure::new(FailureKind::Mismatch, format!("{x} is not {expected}")))
             }
         }
-        Ok(())
-    }
-
-    fn check(&mut self, candidate: &Candidate) -> Result<(), MeasureFailure> {
-        self.x.fill(0.0);
-        self.launch(candidate, Portion::Sequence)?;
-        check(self.x.iter().copied())
     }
 }

@@ -105,6 +105,11 @@ fn a_concurrent_reader_always_sees_a_whole_file() {
     }
     writer.kill().expect("killed");
     writer.wait().expect("ends");
+    // The lock ended with its holder, and the next writer removes what that left.
+    assert_eq!(load(&path).expect("a whole file").expect("there").document.entries().len(), 59);
+    publish(&path, &document([entry("after", 1, 1)])).expect("published");
+    let parent = path.parent().expect("a folder");
+    assert_eq!(names_in(parent), ["any.ron", "any.ron.lock"]);
 }
 
 #[test]

@@ -177,24 +177,10 @@ fn compare(one: f32, other: f32) -> Ordering {
 
 #[cfg(test)]
 mod tests {
-    use gridguard::Dim3;
-
     use super::*;
 
     fn argsort(rows: u64, columns: u64, element: ElementType) -> Argsort {
         Argsort::new(rows, columns, element, Order::Ascending).expect("legal")
-    }
-
-    #[test]
-    fn rows_on_y_overflow_from_65_536_blocks_on() {
-        let long = argsort(65_536, 8192, ElementType::F16);
-        assert_eq!(long.request().grid, Dim3::new(1, 65_536, 1));
-        assert_eq!(long.request().block, Dim3::new(256, 1, 1));
-        assert_eq!(long.batch().blocks(65_536), Some(65_536));
-        // Short rows share a block.
-        let short = argsort(1000, 100, ElementType::F16);
-        assert_eq!((short.request().grid.y, short.request().block.x), (32, 128));
-        assert_eq!(short.batch().blocks(1000), Some(32));
     }
 
     #[test]
@@ -224,13 +210,5 @@ mod tests {
         let x = [2.0_f32, f32::NAN, -0.0, 0.0, -f32::NAN, f32::INFINITY, -1.0, 2.0];
         assert_eq!(reference(&x, Order::Ascending), [6, 2, 3, 0, 7, 5, 1, 4]);
         assert_eq!(reference(&x, Order::Descending), [1, 4, 5, 0, 7, 2, 3, 6]);
-    }
-
-    #[test]
-    fn unsupported_sizes_are_errors() {
-        let new = |rows, columns| Argsort::new(rows, columns, ElementType::F16, Order::Ascending);
-        assert!(new(1, 0).is_err() && new(1, 32_769).is_err());
-        assert!(new(u64::MAX, 2).is_err());
-        assert!(new(0, 64).is_ok());
     }
 }

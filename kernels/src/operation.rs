@@ -275,7 +275,11 @@ pub(crate) use source;
 mod tests {
     use super::*;
     use crate::argsort::{Argsort, Order};
+    use crate::blocks::MAX_COLUMNS;
+    use crate::geglu::Geglu;
+    use crate::layer_norm::LayerNorm;
     use crate::rms_norm::RmsNorm;
+    use crate::softmax::Softmax;
     use crate::temporal_attention::{Layout, Shape, TemporalAttention, Variant};
 
     fn named(parameters: &[(&str, u64)]) -> Vec<(String, u64)> {
@@ -298,6 +302,44 @@ mod tests {
     fn a_source_has_the_first_digits_of_its_sha_256() {
         // As `printf abc | sha256sum` prints it.
         assert_eq!(source_hash("abc"), "ba7816bf8f01cfea");
+    }
+
+    #[test]
+    fn kernels_of_rows_have_the_documented_blocks_alignment_and_limits() {
+        fn check<O: Operation>(
+            most_columns: u64,
+            blocks: [[u64; 3]; 3],
+            new: impl Fn(u64, u64, ElementType) -> Result<O, KernelError>,
+        ) {
+            let half = ElementType::F16;
+            let new = |rows, columns| new(rows, columns, half);
+            for [rows, columns, blocks] in blocks {
+                let (request, batch) = new(rows, columns).expect("legal").grid();
+                let along = request.grid.along(batch.axis());
+                let name = format!("{} {rows}x{columns}", O::KERNEL);
+                assert_eq!((along, batch.blocks(rows)), (blocks, Some(blocks)), "{name}");
+            }
+            let first = |columns| {
+                let code = new(1, columns).expect("legal").code(&DeviceLimits::any_device());
+                code.expect("any device").parameters[0]
+            };
+            // Rows of whole vectors are accessed in vectors.
+            let vectors = O::KERNEL != "argsort";
+            assert_eq!((first(64), first(63)), (memory(vectors), Parameter::Memory));
+            assert!(new(1, 0).is_err() && new(1, most_columns + 1).is_err(), "{}", O::KERNEL);
+            assert!(new(u64::MAX, 2).is_err() && new(0, 64).is_ok(), "{}", O::KERNEL);
+        }
+        // A row has its own block, or short rows share one; from 65,536 blocks on, the grid overflows.
+        let long = [65_536, 4096, 65_536];
+        check(
+            32_768,
+            [[65_536, 8192, 65_536], [1000, 100, 32], [0, 64, 0]],
+            |rows, columns, element| Argsort::new(rows, columns, element, Order::Ascending),
+        );
+        check(MAX_COLUMNS, [[245_760, 1280, 81_920], [10, 5120, 10], [10, 63, 2]], Geglu::new);
+        check(MAX_COLUMNS, [long, [1_966_080, 320, 122_880], [0, 64, 0]], LayerNorm::new);
+        check(MAX_COLUMNS, [long, [10, 64, 3], [0, 64, 0]], RmsNorm::new);
+        check(MAX_COLUMNS, [long, [1000, 64, 63], [0, 64, 0]], Softmax::new);
     }
 
     fn key_parts<O: Operation>(operation: &O) -> [String; 3] {

@@ -2,10 +2,8 @@
 
 mod corrupt;
 mod keys;
-mod writers;
 
 use std::fs::{self, File};
-use std::process::Command;
 use std::time::SystemTime;
 
 use gridguard::ComputeCapability;
@@ -48,24 +46,6 @@ fn stored() -> (TempDir, CubinCache, PathBuf, Vec<u8>) {
     let path = cache.entry(&key("a"));
     let bytes = fs::read(&path).expect("an entry");
     (folder, cache, path, bytes)
-}
-
-#[track_caller]
-fn refused_to_read(cache: &CubinCache) -> String {
-    match cache.get(&key("a")).expect_err("no entry to read") {
-        CubinCacheError::Read { path, reason } => {
-            assert_eq!(path, cache.entry(&key("a")));
-            reason
-        }
-        error => panic!("not unreadable: {error}"),
-    }
-}
-
-#[track_caller]
-fn refused_to_write(cache: &CubinCache) {
-    let error = cache.put(&key("a"), &cubin(b"new")).expect_err("no place to write");
-    let place = cache.entry(&key("a"));
-    assert!(matches!(&error, CubinCacheError::Write { path, .. } if *path == place), "{error}");
 }
 
 fn names_in(folder: &Path) -> Vec<String> {
@@ -116,35 +96,6 @@ fn a_stored_image_is_read_back() {
     drop(folder);
 }
 
-/// Set for the process that stores an entry under another umask: the folder.
-#[cfg(unix)]
-const STORER: &str = "GRIDGUARD_TEST_CUBIN_STORER";
-
-#[cfg(unix)]
-#[test]
-fn entries_are_the_user_s_alone_whatever_the_umask() {
-    use std::os::unix::fs::PermissionsExt as _;
-
-    if let Some(folder) = std::env::var_os(STORER) {
-        return CubinCache::at(folder).put(&key("a"), &cubin(b"a")).expect("stored");
-    }
-    for umask in ["000", "022", "077"] {
-        let place = tempfile::tempdir().expect("a folder");
-        let cache = CubinCache::at(place.path().join("made").join("at need"));
-        let test = "cubin_cache::tests::entries_are_the_user_s_alone_whatever_the_umask";
-        let run = format!("umask {umask}; exec \"$0\" --exact {test}");
-        let mut storer = Command::new("sh");
-        storer.arg("-c").arg(run).arg(std::env::current_exe().expect("this program"));
-        let ran = storer.env(STORER, cache.folder()).output().expect("it runs");
-        assert!(ran.status.success(), "{ran:?}");
-        let mode =
-            |path: &Path| fs::metadata(path).expect("it was made").permissions().mode() & 0o777;
-        let made = cache.folder().parent().expect("a folder");
-        let modes = [made, cache.folder(), &cache.entry(&key("a"))].map(mode);
-        assert_eq!(modes, [0o700, 0o700, 0o600], "umask {umask}");
-    }
-}
-
 #[test]
 fn only_cubins_within_the_size_limit_are_stored() {
     let (folder, cache) = cache();
@@ -156,66 +107,12 @@ fn only_cubins_within_the_size_limit_are_stored() {
     assert_eq!(names_in(folder.path()), [""; 0]);
 }
 
-#[test]
-fn a_folder_that_is_a_file_is_neither_read_nor_written() {
-    let file = tempfile::NamedTempFile::new().expect("a file");
-    for folder in [file.path().to_owned(), file.path().join("below").join("it")] {
-        let cache = CubinCache::at(folder);
-        refused_to_read(&cache);
-        refused_to_write(&cache);
-    }
-    assert_eq!(fs::read(file.path()).expect("still a file"), b"");
-}
-
-#[test]
-fn a_folder_with_the_name_of_an_entry_is_neither_read_nor_replaced() {
-    let (folder, cache) = cache();
-    fs::create_dir_all(cache.entry(&key("a")).join("within")).expect("a folder");
-    assert_eq!(refused_to_read(&cache), "it is not a regular file");
-    refused_to_write(&cache);
-    assert_eq!(names_in(folder.path()).len(), 1, "the file being written is gone");
-}
-
-#[cfg(unix)]
-#[test]
-fn a_pipe_with_the_name_of_an_entry_does_not_block() {
-    let (folder, cache) = cache();
-    let (pipe, entry) = (folder.path().join("pipe"), cache.entry(&key("a")));
-    let made = Command::new("mkfifo").args([&pipe, &entry]).status().expect("mkfifo runs");
-    assert!(made.success());
-    assert_eq!(refused_to_read(&cache), "it is not a regular file");
-    fs::remove_file(&entry).expect("removed");
-    std::os::unix::fs::symlink(&pipe, &entry).expect("a link to the pipe");
-    assert_eq!(distrusted(cache.get(&key("a"))), Distrust::Link { path: entry });
-    cache.put(&key("a"), &cubin(b"new")).expect("the link is replaced");
-    assert_eq!(cache.get(&key("a")), Ok(Some(cubin(b"new"))));
-    assert!(pipe.exists(), "what the link led to stays");
-}
-
 #[track_caller]
 fn distrusted<T>(result: Result<T, CubinCacheError>) -> Distrust {
     match result.err().expect("not to be trusted") {
         CubinCacheError::Untrusted(why) => why,
         error => panic!("trusted: {error}"),
     }
-}
-
-#[cfg(unix)]
-#[test]
-fn a_link_with_the_name_of_an_entry_is_not_followed() {
-    let (folder, cache, path, _) = stored();
-    let elsewhere = folder.path().join("elsewhere");
-    fs::rename(&path, &elsewhere).expect("renamed");
-    std::os::unix::fs::symlink(&elsewhere, &path).expect("a link");
-    for _ in ["it leads to an entry", "it leads nowhere"] {
-        assert_eq!(distrusted(cache.get(&key("a"))), Distrust::Link { path: path.clone() });
-        let _ = fs::remove_file(&elsewhere);
-    }
-    // The folder may be a link: what it leads to is checked.
-    let linked = folder.path().join("linked");
-    std::os::unix::fs::symlink(folder.path(), &linked).expect("a link");
-    CubinCache::at(&linked).put(&key("b"), &cubin(b"new")).expect("stored");
-    assert_eq!(CubinCache::at(linked).get(&key("b")), Ok(Some(cubin(b"new"))));
 }
 
 #[cfg(unix)]
@@ -244,39 +141,6 @@ fn an_entry_that_others_may_have_written_is_neither_used_nor_stored() {
     assert_eq!(cache.get(&key("a")), Ok(Some(cubin(b"new"))));
     assert_eq!(cache.get(&key("b")), Ok(None));
     CubinCache::at(folder.path().join("missing")).check().expect("it will be the user's");
-}
-
-#[test]
-fn temporary_files_of_killed_writers_are_deleted_after_an_hour() {
-    let (folder, cache) = cache();
-    let at = |name: &str, age: Duration| {
-        let file = File::create(folder.path().join(name)).expect("a file");
-        file.set_modified(SystemTime::now() - age).expect("its time");
-    };
-    let (old, young) = (LEFTOVER_AGE + Duration::from_secs(9), LEFTOVER_AGE / 2);
-    let temporary = |random: &str| format!(".{}.cubin.{random}.tmp", key("a"));
-    at(&temporary("00000a"), old);
-    at(&temporary("00000b"), young);
-    at(".other.backup.tmp", old);
-    at(".without-an-ending", old);
-    at("foreign.tmp", old);
-    at("00.cubin", old);
-    let to_come = File::create(folder.path().join(temporary("00000c"))).expect("a file");
-    to_come.set_modified(SystemTime::now() + old).expect("its time");
-    cache.put(&key("a"), &cubin(b"new")).expect("stored");
-    let mut names = names_in(folder.path());
-    names.sort();
-    let mut expected = [
-        "00.cubin",
-        &format!("{}.cubin", key("a")),
-        "foreign.tmp",
-        ".other.backup.tmp",
-        &temporary("00000b"),
-        &temporary("00000c"),
-        ".without-an-ending",
-    ];
-    expected.sort_unstable();
-    assert_eq!(names, expected);
 }
 
 #[test]

@@ -12,7 +12,7 @@ use super::error::BlockError;
 use super::item::EPSILON;
 use super::shape::{BlockShape, GATED};
 use super::stages::{Between, Product, Stage, Tensors, Work, stages};
-use super::weights::{BLOCK_TENSORS, BlockWeights, POSITIONS, check_positions};
+use super::weights::{BLOCK_TENSORS, BlockWeights, POSITIONS};
 use crate::element::{Element, ElementType, to_u64};
 use crate::error::KernelError;
 use crate::extent::Extent;
@@ -20,7 +20,7 @@ use crate::gated_product::GatedProduct;
 use crate::geglu::Geglu;
 use crate::kernels::Kernels;
 use crate::layer_norm::LayerNorm;
-use crate::operation::{Operation, check_size, source_hash};
+use crate::operation::{Operation, source_hash};
 use crate::temporal_attention::{STRIDES_BYTES, TemporalAttention, narrow, stride_bytes};
 
 /// The block's weights and kernels on a device.
@@ -51,7 +51,6 @@ use crate::temporal_attention::{STRIDES_BYTES, TemporalAttention, narrow, stride
 pub struct TemporalBlock<T> {
     guard: Arc<Guard>,
     shape: BlockShape,
-    workspace_bytes: u64,
     weights: Weights<T>,
     norm: Loaded,
     /// The norm before the attentions, if there are embeddings of positions.
@@ -115,21 +114,6 @@ impl<T: Element> TemporalBlock<T> {
         Self::with_weights(kernels, shape, weights, true)
     }
 
-    /// The same weights for another number of items or frames, or other heads: a server, whose requests
-    /// decide, copies weights once.
-    ///
-    /// # Errors
-    ///
-    /// [`BlockError`] if the shape has another number of channels or more frames than there are embeddings of
-    /// positions, or the kernels cannot be compiled.
-    pub fn with_shape(&self, kernels: &Kernels, shape: BlockShape) -> Result<Self, BlockError> {
-        let channels = self.shape.channels();
-        check_size("channels", shape.channels(), channels..=channels)?;
-        check_positions(&shape, self.weights.position_elements)?;
-        let block = Self::with_weights(kernels, shape, self.weights.clone(), self.is_gate_fused)?;
-        Ok(block.with_workspace(self.workspace_bytes))
-    }
-
     /// A block that fuses the product before the gate into the gate's kernel, if it `may_fuse` and device and shape
     /// allow it.
     pub(super) fn with_weights(
@@ -145,7 +129,6 @@ impl<T: Element> TemporalBlock<T> {
         let (gate, is_gate_fused) = gate(kernels, &shape, T::TYPE, may_fuse)?;
         Ok(Self {
             shape,
-            workspace_bytes: WORKSPACE_BYTES,
             norm: Loaded::new(kernels, "norm", &norm, over_rows(&norm, &shape))?,
             norm_of_positions: (weights.position_elements > 0)
                 .then(|| kernels.kernel(&norm.with_positions(shape.frames()), false))
@@ -177,17 +160,9 @@ impl<T: Element> TemporalBlock<T> {
         self.is_gate_fused
     }
 
-    /// The same with a workspace of `bytes` bytes for cuBLASLt, for each chunk in flight; 4 MiB by default.
-    /// A larger workspace allows more algorithms.
-    #[must_use]
-    pub fn with_workspace(mut self, bytes: u64) -> Self {
-        self.workspace_bytes = bytes.max(1);
-        self
-    }
-
-    /// Bytes of workspace for each chunk in flight.
+    /// Bytes of cuBLASLt's workspace for each chunk in flight.
     pub const fn workspace_bytes(&self) -> u64 {
-        self.workspace_bytes
+        WORKSPACE_BYTES
     }
 
     /// The shape.
@@ -210,7 +185,7 @@ impl<T: Element> TemporalBlock<T> {
             .map(|tensor| builder.shared_input::<T>(tensor.name(), tensor.elements(channels)));
         let elements = self.weights.position_elements;
         let positions = (elements > 0).then(|| builder.shared_input::<T>(POSITIONS, elements));
-        let workspace = builder.fixed_scratch("workspace", self.workspace_bytes);
+        let workspace = builder.fixed_scratch("workspace", WORKSPACE_BYTES);
         for Loaded { parameters, source, .. } in [&self.norm, &self.attention, &self.gate] {
             parameters.iter().for_each(|(name, value)| builder.parameter(name, *value));
             builder.source(source);

@@ -119,10 +119,15 @@ const FLASH_SHAPES: [(u64, u64, u64, u64); 13] = [
 
 #[test]
 #[ignore = "needs NVRTC"]
-fn flash_attention_compiles_for_every_architecture_without_a_spill() {
+fn flash_and_general_attention_compile_for_every_architecture_without_a_spill() {
     all_compile(|device| {
         let mut codes = Vec::new();
         for element in ElementType::ALL {
+            let shape = Shape::new(1, 1, 300, 77).expect("legal");
+            let plain = TemporalAttention::by_variant(shape, element, device, Variant::General);
+            let plain = plain.expect("takes all");
+            codes.push(code(&plain, device));
+            codes.push(code(&plain.causal().with_bias().with_strides(), device));
             for (frames, keys, head_dim, value_dim) in FLASH_SHAPES {
                 let shape = Shape::new(100_000, 5, frames, head_dim).expect("legal");
                 let shape = shape.with_keys(keys).expect("legal");
@@ -134,22 +139,6 @@ fn flash_attention_compiles_for_every_architecture_without_a_spill() {
                     codes.push(code(&attention.causal().with_bias().with_strides(), device));
                 }
             }
-        }
-        codes
-    });
-}
-
-#[test]
-#[ignore = "needs NVRTC"]
-fn general_attention_compiles_for_every_architecture_without_a_spill() {
-    all_compile(|device| {
-        let mut codes = Vec::new();
-        for element in ElementType::ALL {
-            let shape = Shape::new(1, 1, 300, 77).expect("legal");
-            let plain = TemporalAttention::by_variant(shape, element, device, Variant::General);
-            let plain = plain.expect("takes all");
-            codes.push(code(&plain, device));
-            codes.push(code(&plain.causal().with_bias().with_strides(), device));
         }
         codes
     });

@@ -219,35 +219,6 @@ fn code(operation: &impl Operation, device: &DeviceLimits) -> Code {
     operation.code(device).expect("supported")
 }
 
-#[test]
-#[ignore = "needs NVRTC"]
-fn rms_norm_compiles_for_every_architecture_without_a_spill() {
-    all_compile(|device| {
-        let mut all = Vec::new();
-        for columns in [63, 64, 4096, 100_000] {
-            add(&mut all, device, |element| RmsNorm::new(1 << 20, columns, element));
-        }
-        all
-    });
-}
-
-#[test]
-#[ignore = "needs NVRTC"]
-fn residual_norm_compiles_for_every_architecture_without_a_spill() {
-    all_compile(|device| {
-        let mut all = Vec::new();
-        for (columns, centered) in
-            [(8, false), (192, false), (512, true), (520, false), (2048, true)]
-        {
-            for element in [ElementType::F16, ElementType::Bf16] {
-                let norm = ResidualNorm::new(1 << 20, columns, element, centered);
-                all.push(code(&norm.expect("legal"), device));
-            }
-        }
-        all
-    });
-}
-
 /// Adds the code of every set of launch parameters worth measuring.
 fn add_candidates<O: Operation>(codes: &mut Vec<Code>, device: &DeviceLimits, operation: &O) {
     for parameters in operation.candidates() {
@@ -258,55 +229,35 @@ fn add_candidates<O: Operation>(codes: &mut Vec<Code>, device: &DeviceLimits, op
 
 #[test]
 #[ignore = "needs NVRTC"]
-fn layer_norm_compiles_for_every_architecture_without_a_spill() {
+fn kernels_of_rows_compile_for_every_architecture_without_a_spill() {
+    const ROWS: u64 = 1 << 20;
     all_compile(|device| {
-        let mut all = Vec::new();
+        let all = &mut Vec::new();
+        for columns in [63, 64, 4096, 100_000] {
+            add(all, device, |element| RmsNorm::new(ROWS, columns, element));
+        }
         for columns in [63, 1001, 320, 1280, 2048, 4096, 100_000] {
-            add(&mut all, device, |element| LayerNorm::new(1 << 20, columns, element));
+            add(all, device, |element| LayerNorm::new(ROWS, columns, element));
         }
-        let candidates = LayerNorm::new(1 << 20, 320, ElementType::F16).expect("legal");
-        add_candidates(&mut all, device, &candidates);
-        all
-    });
-}
-
-#[test]
-#[ignore = "needs NVRTC"]
-fn geglu_compiles_for_every_architecture_without_a_spill() {
-    all_compile(|device| {
-        let mut all = Vec::new();
+        add_candidates(all, device, &LayerNorm::new(ROWS, 320, ElementType::F16).expect("legal"));
         for columns in [1, 63, 1280, 5120, 100_000, 100_001] {
-            add(&mut all, device, |element| Geglu::new(1 << 20, columns, element));
+            add(all, device, |element| Geglu::new(ROWS, columns, element));
         }
-        let candidates = Geglu::new(1 << 20, 1280, ElementType::Bf16).expect("legal");
-        add_candidates(&mut all, device, &candidates);
-        all
-    });
-}
-
-#[test]
-#[ignore = "needs NVRTC"]
-fn softmax_compiles_for_every_architecture_without_a_spill() {
-    all_compile(|device| {
-        let mut all = Vec::new();
+        add_candidates(all, device, &Geglu::new(ROWS, 1280, ElementType::Bf16).expect("legal"));
         for columns in [1, 63, 64, 1000, 4096, 32_000, 131_072] {
-            add(&mut all, device, |element| Softmax::new(1 << 20, columns, element));
+            add(all, device, |element| Softmax::new(ROWS, columns, element));
         }
-        all
-    });
-}
-
-#[test]
-#[ignore = "needs NVRTC"]
-fn argsort_compiles_for_every_architecture_without_a_spill() {
-    all_compile(|device| {
-        let mut all = Vec::new();
         for columns in [1, 33, 1024, 5000, 16_384] {
-            add(&mut all, device, |element| {
-                Argsort::new(1 << 20, columns, element, Order::Ascending)
-            });
+            add(all, device, |element| Argsort::new(ROWS, columns, element, Order::Ascending));
         }
-        all
+        let residual = [(8, false), (192, false), (512, true), (520, false), (2048, true)];
+        for (columns, centered) in residual {
+            for element in [ElementType::F16, ElementType::Bf16] {
+                let norm = ResidualNorm::new(ROWS, columns, element, centered);
+                all.push(code(&norm.expect("legal"), device));
+            }
+        }
+        core::mem::take(all)
     });
 }
 

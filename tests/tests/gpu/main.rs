@@ -3,7 +3,6 @@
 //! `tests/gpu-suite.sh` packs this and runs it on a machine with a CUDA GPU.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "tests")]
 
-mod argsort;
 mod attention;
 mod attributes;
 mod bench_cases;
@@ -14,10 +13,8 @@ mod conformance;
 mod cudarc_and_raw;
 mod driver_log;
 mod gated_product;
-mod geglu;
 mod green_contexts;
 mod kernel_images;
-mod layer_norm;
 mod limits;
 mod memory;
 mod our_forms;
@@ -28,10 +25,9 @@ mod profile_launches;
 mod refusals;
 mod residual_norm;
 mod rewritten;
-mod rms_norm;
+mod rows;
 mod sizes;
 mod small_problems;
-mod softmax;
 mod streams;
 mod support;
 mod temporal_block;

@@ -170,13 +170,6 @@ fn the_output_is_the_same_for_every_chunk_and_number_of_streams() {
 
 #[test]
 #[ignore = "needs a CUDA GPU"]
-fn a_grid_past_the_limit_of_y_runs_in_chunks_without_a_budget() {
-    let run = run_and_compare(70_001, Budget::UNLIMITED, 1);
-    assert_eq!((run.chunks, run.tried), (2, vec![35_001]));
-}
-
-#[test]
-#[ignore = "needs a CUDA GPU"]
 fn a_budget_in_bytes_and_one_of_what_is_free_are_kept() {
     let run = run_and_compare(20_000, Budget::bytes(3 << 20), 2);
     assert!(run.scratch_bytes <= 3 << 20 && run.chunks > 10, "{run:?}");

@@ -75,12 +75,6 @@ fn ten_problems_of_each_kernel_are_shipped() {
     }
 }
 
-#[test]
-fn every_kernel_has_a_small_problem() {
-    let kernels: HashSet<&str> = Problem::small().iter().map(Problem::kernel).collect();
-    assert_eq!(kernels.len(), Problem::KERNELS.len());
-}
-
 fn hopper() -> DeviceLimits {
     DeviceLimits {
         compute_capability: ComputeCapability::new(9, 0),
@@ -111,51 +105,6 @@ fn shipped_problems_fit_and_most_overflow_a_grid_axis() {
         overflow += usize::from(blocks > 65_535);
     }
     assert!(2 * overflow > all.len(), "{overflow} of {}", all.len());
-}
-
-#[test]
-fn small_problems_are_small_and_some_of_them_overflow_a_grid_axis() {
-    let extents: Vec<[u64; 3]> = Problem::small().iter().map(extents).collect();
-    assert!(extents.iter().all(|[_, _, elements]| *elements <= 32_000 * 256));
-    assert!(extents.iter().any(|[blocks, ..]| *blocks > 65_535));
-}
-
-#[test]
-fn a_setup_needs_no_tensors() {
-    let problem: Problem = "rms_norm f32 70000x8".parse().expect("a problem");
-    let device = DeviceLimits::any_device();
-    let setup = problem.setup(&device, &[]).expect("supported");
-    assert_eq!(setup.batch.items(), 70_000);
-    let unknown = problem.setup(&device, &[("warps".to_owned(), 4)]);
-    assert!(matches!(unknown, Err(KernelError::UnknownParameter { .. })));
-}
-
-#[test]
-fn other_items_change_the_grid_alone() {
-    for problem in Problem::shipped() {
-        let mut part = problem;
-        part.sized.sizes[0] /= 3;
-        let [whole, fewer] =
-            [problem, part].map(|one| one.setup(&hopper(), &[]).expect("supported"));
-        assert_eq!(fewer.batch.items(), whole.batch.items() / 3, "{problem}");
-        let grid = fewer.request.grid;
-        assert!(fewer.request.grid != whole.request.grid, "{problem}");
-        assert_eq!(fewer.request.grid(grid), whole.request.grid(grid), "{problem}");
-        assert_eq!(fewer.parameters, whole.parameters, "{problem}");
-    }
-    let attention: Problem = "temporal_attention f16 100x5x16x64".parse().expect("a problem");
-    let setup = attention.setup(&hopper(), &[]).expect("supported");
-    assert_eq!(setup.request.grid.y, 500);
-}
-
-#[test]
-fn other_items_leave_the_key_as_it_is() {
-    for problem in Problem::shipped() {
-        let mut part = problem;
-        part.sized.sizes[0] /= 3;
-        let of = |one: Problem| one.key(&hopper(), Policy::default(), Objective::default());
-        assert_eq!(of(part), of(problem), "{problem}");
-    }
 }
 
 #[test]

@@ -1,10 +1,6 @@
 //! The gradients of attention against the f64 reference.
 
-use std::sync::Arc;
-
-use cudarc::driver::{CudaSlice, CudaStream};
-use gridguard::cuda::LaunchError;
-use gridguard::{ArgsError, Choice, Strategy};
+use gridguard::{Choice, Strategy};
 use gridguard_examples::uniform;
 use gridguard_kernels::temporal_attention::{
     AttentionBackward, Folded, Layout, Shape, TemporalAttention, reference_gradients, tolerance,
@@ -174,31 +170,20 @@ fn gradients_meet_the_reference_at_any_number_of_queries_and_keys() {
 #[ignore = "needs a CUDA GPU"]
 fn every_head_dimension_meets_the_reference() {
     fn all<T: Tensorial>(step: u64) {
-        for head_dim in (1..=160 / step).map(|n| n * step) {
-            let shape = Shape::new(3, 2, 16, head_dim).expect("legal");
-            let operation = backward(attention::<T>(shape).with_strides()).expect("fits");
-            matches_the_reference::<T>(operation, false);
+        let wide = [192, 256, 384, 512].into_iter().filter(|_| step > 4);
+        for head_dim in (1..=160 / step).map(|n| n * step).chain(wide) {
+            // The largest head dimension is the shape's to refuse.
+            let Ok(shape) = Shape::new(3, 2, 16, head_dim) else { continue };
+            let operation = backward(attention::<T>(shape).with_strides());
+            assert!(operation.is_some() || head_dim > 160, "{head_dim}");
+            if let Some(operation) = operation {
+                matches_the_reference::<T>(operation, false);
+            }
         }
     }
     all::<f16>(8);
     all::<bf16>(40);
     all::<f32>(4);
-}
-
-#[test]
-#[ignore = "needs a CUDA GPU"]
-fn wide_heads_meet_the_reference() {
-    fn all<T: Tensorial>() {
-        for head_dim in [192, 256, 384, 512] {
-            // The largest head dimension is the shape's to refuse.
-            let Ok(shape) = Shape::new(3, 2, 16, head_dim) else { continue };
-            if let Some(operation) = backward(attention::<T>(shape)) {
-                matches_the_reference::<T>(operation, false);
-            }
-        }
-    }
-    all::<f16>();
-    all::<bf16>();
 }
 
 #[test]
@@ -397,55 +382,4 @@ fn mismatched_and_overlapping_tensors_are_rejected_before_any_launch() {
         refused(plain.with_bias(), 0, Extent::contiguous(shape.dims())).to_string(),
         "bias was not given, the kernel was prepared with it"
     );
-    let stream = stream();
-    let operation = backward(plain.with_bias()).expect("fits");
-    let prepared = kernels().prepare(operation, Choice::AUTOMATIC).expect("a plan");
-    let [q, k] = [shape.dims(), shape.key_dims()].map(|dims| (memory(&stream, dims), dims));
-    let mut written = [q.1, k.1, k.1, shape.score_dims()].map(|dims| memory(&stream, dims));
-    let bias = memory(&stream, [1, 1, 16, 8]);
-    let [q, k] = [&q, &k].map(|(memory, dims)| Tensor::new(memory, *dims));
-    let bias = Tensor::with_extent(&bias, shape.shared_bias());
-    let [dq, dk, dv, of_bias] = &mut written;
-    let targets = [(dq, shape.dims()), (dk, shape.key_dims()), (dv, shape.key_dims())];
-    let targets = targets.map(|(memory, dims)| TensorMut::new(memory, dims));
-    let of_bias = Some(TensorMut::new(of_bias, shape.score_dims()));
-    let launched = prepared.launch(&stream, [q, k, k, q], Some(bias), 1.0, targets, of_bias);
-    assert_eq!(
-        launched.expect_err("surplus").to_string(),
-        "bias_gradient was given, the kernel was prepared without it"
-    );
-}
-
-fn memory(stream: &Arc<CudaStream>, dims: [u64; 4]) -> CudaSlice<f16> {
-    let elements = usize::try_from(dims.into_iter().product::<u64>()).expect("few elements");
-    stream.alloc_zeros(elements).expect("memory")
-}
-
-#[test]
-#[ignore = "needs a CUDA GPU"]
-fn misaligned_gradients_are_rejected() {
-    let shape = Shape::new(4, 2, 16, 64).expect("legal");
-    let operation = backward(attention::<f16>(shape)).expect("fits");
-    let prepared = kernels().prepare(operation, Choice::AUTOMATIC).expect("a plan");
-    let (stream, dims) = (stream(), shape.dims());
-    let len = usize::try_from(shape.elements()).expect("elements");
-    let x = stream.alloc_zeros::<f16>(len).expect("memory");
-    let mut gradients = [0, 1, 2].map(|_: u8| poisoned::<f16>(&stream, len + 1));
-    let launched = {
-        let [dq, dk, dv] = gradients.each_mut().map(|memory| memory.slice_mut(1..));
-        let (mut dq, mut dk, mut dv) = (dq, dk, dv);
-        let targets = [
-            TensorMut::new(&mut dq, dims),
-            TensorMut::new(&mut dk, dims),
-            TensorMut::new(&mut dv, dims),
-        ];
-        prepared.launch(&stream, [Tensor::new(&x, dims); 4], None, shape.scale(), targets, None)
-    };
-    let KernelError::Launch(LaunchError::Args(args)) = launched.expect_err("misaligned") else {
-        panic!("another error");
-    };
-    assert!(matches!(args, ArgsError::Misaligned { index: 4, alignment: 16, .. }), "{args}");
-    for memory in gradients {
-        assert!(stream.clone_dtoh(&memory).expect("copies").iter().all(|x| x.is_nan()));
-    }
 }

@@ -152,22 +152,6 @@ fn the_motivating_case_is_right_on_both_layouts_and_bit_for_bit_the_same() {
     motivating_case::<f32>();
 }
 
-#[test]
-#[ignore = "needs a CUDA GPU"]
-fn a_launch_that_needs_no_split_is_one_launch_of_one_problem_too() {
-    let shape = Shape::new(1, 1, 16, 64).expect("legal");
-    let ones = vec![1.0_f32; 1024];
-    for layout in Layout::ALL {
-        let operation = attention::<f32>(shape).with_layout(layout);
-        let prepared = kernels().prepare(operation, Choice::AUTOMATIC).expect("a plan");
-        assert_eq!(prepared.plan().strategy(), Strategy::Whole);
-        let (launches, out) = run(operation, Choice::AUTOMATIC, [&ones[..]; 3], None);
-        assert_eq!(launches, 1);
-        // Every key weighs the same, and every value is one.
-        assert!(out.iter().all(|x| (x - 1.0).abs() < 1e-6));
-    }
-}
-
 /// One operation in chunks and whole, against the reference.
 fn matches_the_reference<T: Tensorial>(operation: TemporalAttention, seed: u64, chunk: u64) {
     let (qkv, mut bias) = synthetic::<T>(operation.shape(), seed);
@@ -294,23 +278,6 @@ fn every_head_dimension_of_the_long_variants_matches_the_reference() {
             }
         }
     }
-}
-
-#[test]
-#[ignore = "needs a CUDA GPU"]
-fn any_number_of_keys_matches_the_reference() {
-    fn all<T: Tensorial>(sizes: &[(u64, u64, u64)]) {
-        for (frames, keys, head_dim) in sizes {
-            let shape = Shape::new(3, 2, *frames, *head_dim).expect("legal");
-            let shape = shape.with_keys(*keys).expect("legal");
-            random_shape::<T>(shape, *frames > 16, *frames > 16, *keys, 2);
-        }
-    }
-    let sizes =
-        [(1, 128, 64), (128, 1, 40), (16, 77, 160), (77, 16, 72), (16, 24, 128), (9, 32, 160)];
-    all::<f16>(&sizes);
-    all::<bf16>(&sizes[..2]);
-    all::<f32>(&[(1, 128, 128), (16, 128, 128), (33, 128, 128), (128, 1, 40), (16, 77, 64)]);
 }
 
 #[test]
