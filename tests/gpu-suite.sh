@@ -369,7 +369,7 @@ run() {
     step tune-chain 60 "$folder/05_tune" "$results/tune-chain.svg"
     step tune-options 120 tune_options "$folder" "$results"
     step tune 400 tune_all "$folder" "$results"
-    step evaluate 400 "$folder/evaluate" --device 0 --starts 2 --profile "$results"/profiles/*.ron --output "$results/evaluate.json"
+    step evaluate 400 "$folder/evaluate" --device 0 --starts 2 --output "$results/evaluate.json"
     step choices 295 "$folder/evaluate" --device 0 --choices 20 --samples 9 --budget 220s --output "$results/choices.json"
     if [ "$(nvidia-smi --list-gpus | wc -l)" -gt 1 ]; then
         step tune-devices 400 tune_devices "$folder" "$results"

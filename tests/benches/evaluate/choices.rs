@@ -10,7 +10,7 @@ use gridguard::profile::{Environment, Objective};
 use gridguard_autotune::{Budget, Candidate, tune};
 use serde::{Deserialize, Serialize};
 
-use super::exhaustive::{ExhaustiveSearch, FinalChoice, PairedRatio};
+use super::exhaustive::{Choices, ExhaustiveSearch, FinalChoice, PairedRatio};
 use super::summary::ProblemSet;
 use super::workload::LocalBench;
 use super::{EvaluationProblem, Options, Outcome};
@@ -134,18 +134,17 @@ impl Options {
         let (mut measurer, space) = problem.open(bench, guard)?;
         let measurer = measurer.as_mut();
         let exhaustive = ExhaustiveSearch::new(measurer, &space, self.samples)?;
-        let (mut choices, mut against_default) = (Vec::<FinalChoice>::new(), Vec::new());
+        let mut choices = Choices::new(&exhaustive, self.pairs);
         for Choice { winner, .. } in &made {
-            if let Some(known) = choices.iter_mut().find(|known| known.candidate == *winner) {
-                known.searches += 1;
-                continue;
-            }
-            let against_best = exhaustive.against_best(measurer, winner, self.pairs)?;
-            let default = space.default().filter(|default| *default != winner);
+            choices.regret(measurer, winner)?;
+        }
+        let choices = choices.choices;
+        let mut against_default = Vec::new();
+        for FinalChoice { candidate, .. } in &choices {
+            let default = space.default().filter(|default| *default != candidate);
             let ratio =
-                default.map(|default| PairedRatio::measure(measurer, winner, default, self.pairs));
+                default.map(|one| PairedRatio::measure(measurer, candidate, one, self.pairs));
             against_default.push(ratio.transpose()?);
-            choices.push(FinalChoice { candidate: winner.clone(), searches: 1, against_best });
         }
         let mut evaluations: Vec<u64> = made.iter().map(|choice| choice.evaluations).collect();
         evaluations.sort_unstable();

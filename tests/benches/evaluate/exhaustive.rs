@@ -1,11 +1,8 @@
 //! Evaluates the tuner on one problem against an exhaustive search.
 
-use std::sync::atomic::Ordering;
-
 use gridguard::profile::Objective;
 use gridguard_autotune::{
-    Budget, Candidate, Error, FailureKind, MeasureFailure, Measurer, Portion, Sample, Samples,
-    Space, tune,
+    Budget, Candidate, Error, FailureKind, MeasureFailure, Measurer, Portion, Samples, Space, tune,
 };
 use serde::Serialize;
 
@@ -135,19 +132,6 @@ impl PairedRatio {
     }
 }
 
-impl SearchRun {
-    /// The most frequent choice, by its last run, and how many runs made it.
-    pub(crate) fn usual(runs: &[Self]) -> Option<(&Self, usize)> {
-        let times = |run: &Self| runs.iter().filter(|one| one.winner == run.winner).count();
-        runs.iter().rev().map(|run| (run, times(run))).max_by_key(|(_, times)| *times)
-    }
-
-    /// How many runs ended with another choice than the most frequent one.
-    pub(crate) fn flips(runs: &[Self]) -> usize {
-        runs.len() - Self::usual(runs).map_or(0, |(_, times)| times)
-    }
-}
-
 /// Why there is no evaluation.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum EvaluateError {
@@ -157,9 +141,6 @@ pub(crate) enum EvaluateError {
     /// A candidate that had passed its check failed.
     #[error("a candidate failed during the measurement: {0}")]
     Failure(#[from] MeasureFailure),
-    /// The evaluation was interrupted, or the budget of a search was spent.
-    #[error("the evaluation was ended before it was complete")]
-    Ended,
 }
 
 /// An exhaustive search: every candidate measured equally often.
@@ -242,44 +223,25 @@ impl ExhaustiveSearch {
 /// Searches exhaustively, then runs the tuner as often as `effort` says, and remeasures each of its
 /// choices.
 ///
-/// `budget` applies to each search of the tuner, and its interrupt ends the whole evaluation.
-///
 /// # Errors
 ///
-/// As [`ExhaustiveSearch::new`]; also if a search fails, and [`EvaluateError::Ended`] if one is cut
-/// short.
+/// As [`ExhaustiveSearch::new`], or if a search fails.
 pub(crate) fn evaluate(
     measurer: &mut dyn Measurer,
     space: &Space,
-    objective: Objective,
-    budget: &Budget<'_>,
     effort: EvaluationEffort,
 ) -> Result<Evaluation, EvaluateError> {
-    let mut measurer = Interruptible { measurer, budget };
-    let evaluation = run(&mut measurer, space, objective, budget, effort);
-    // Any failure after an interrupt is a consequence of it.
-    if is_interrupted(budget) { Err(EvaluateError::Ended) } else { evaluation }
-}
-
-fn run(
-    measurer: &mut dyn Measurer,
-    space: &Space,
-    objective: Objective,
-    budget: &Budget<'_>,
-    effort: EvaluationEffort,
-) -> Result<Evaluation, EvaluateError> {
+    let objective = Objective::Throughput;
     let mut space = space.clone();
     space.restrict(objective);
     let exhaustive = ExhaustiveSearch::new(measurer, &space, effort.exhaustive_samples)?;
     let ends = exhaustive.best().cloned().zip(exhaustive.medians.first().cloned());
     let ((best, best_ns), (default, default_ns)) = ends.ok_or_else(Error::no_candidate)?;
     let rounds = effort.paired_rounds;
-    let mut choices = Choices { exhaustive: &exhaustive, rounds, choices: Vec::new() };
+    let mut choices = Choices::new(&exhaustive, rounds);
     let mut search = |space: &Space| -> Result<SearchRun, EvaluateError> {
-        let outcome = tune(measurer, &mut space.clone(), objective, budget, &mut ())?;
-        if !outcome.complete {
-            return Err(EvaluateError::Ended);
-        }
+        let budget = Budget::default();
+        let outcome = tune(measurer, &mut space.clone(), objective, &budget, &mut ())?;
         let (winner, evaluations) = (outcome.winner, outcome.evaluations);
         let regret = choices.regret(measurer, &winner)?;
         let against_start = match winner == outcome.default {
@@ -311,16 +273,20 @@ fn run(
 }
 
 /// The final choices of the searches so far.
-struct Choices<'a> {
+pub(crate) struct Choices<'a> {
     exhaustive: &'a ExhaustiveSearch,
     rounds: u32,
-    choices: Vec<FinalChoice>,
+    pub(crate) choices: Vec<FinalChoice>,
 }
 
-impl Choices<'_> {
+impl<'a> Choices<'a> {
+    pub(crate) const fn new(exhaustive: &'a ExhaustiveSearch, rounds: u32) -> Self {
+        Self { exhaustive, rounds, choices: Vec::new() }
+    }
+
     /// The regret of a search's choice, which is measured for the first search that makes it: more
     /// measurements of the same choice would not be independent.
-    fn regret(
+    pub(crate) fn regret(
         &mut self,
         measurer: &mut dyn Measurer,
         winner: &Candidate,
@@ -342,45 +308,10 @@ fn sample(measurer: &mut dyn Measurer, candidate: &Candidate) -> Result<f64, Mea
     Ok(measurer.sample(candidate, Portion::Sequence)?.time_ns)
 }
 
-fn is_interrupted(budget: &Budget<'_>) -> bool {
-    budget.interrupt.is_some_and(|flag| flag.load(Ordering::Relaxed))
-}
-
 fn length(count: u32) -> usize {
     usize::try_from(count).unwrap_or(usize::MAX)
 }
 
 fn count(length: usize) -> u64 {
     u64::try_from(length).unwrap_or(u64::MAX)
-}
-
-/// A measurer that fails every request after an interrupt.
-struct Interruptible<'a, 'b> {
-    measurer: &'a mut dyn Measurer,
-    budget: &'a Budget<'b>,
-}
-
-impl Interruptible<'_, '_> {
-    fn ensure_running(&self) -> Result<(), MeasureFailure> {
-        match is_interrupted(self.budget) {
-            true => Err(MeasureFailure::new(FailureKind::Timeout, "interrupted")),
-            false => Ok(()),
-        }
-    }
-}
-
-impl Measurer for Interruptible<'_, '_> {
-    fn check(&mut self, candidate: &Candidate) -> Result<(), MeasureFailure> {
-        self.ensure_running()?;
-        self.measurer.check(candidate)
-    }
-
-    fn sample(
-        &mut self,
-        candidate: &Candidate,
-        portion: Portion,
-    ) -> Result<Sample, MeasureFailure> {
-        self.ensure_running()?;
-        self.measurer.sample(candidate, portion)
-    }
 }

@@ -5,7 +5,6 @@
 
 pub(crate) mod choices;
 pub(crate) mod exhaustive;
-pub(crate) mod problems;
 mod summary;
 pub(crate) mod untuned;
 /// Makes gridguard's kernels workloads of the tuner, as the command does.
@@ -19,18 +18,17 @@ use std::io::{self, Write};
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant, SystemTime};
 
 use clap::Parser;
-use gridguard::profile::{self, Environment, L2, Objective, Policy, Profile, Submission};
+use gridguard::profile::{Environment, L2, Policy, Submission};
 use gridguard::{Guard, catalog};
-use gridguard_autotune::{Budget, Measurer, Space};
+use gridguard_autotune::{Measurer, Space};
 use gridguard_problems::Problem;
 use serde::Serialize;
 
-use self::exhaustive::{EvaluateError, EvaluationEffort, ExhaustiveSearch, PairedRatio, evaluate};
-use self::summary::{EvaluationSummary, ProblemEvaluation, ProblemSet, UntunedShape};
+use self::exhaustive::{EvaluationEffort, evaluate};
+use self::summary::{EvaluationSummary, ProblemEvaluation, ProblemSet};
 use self::untuned::UntunedProblem;
 use self::workload::LocalBench;
 
@@ -72,9 +70,6 @@ pub(crate) struct Options {
     /// Time limit, for example 75s; problems, or processes, after it are counted, but not started
     #[arg(long, value_name = "TIME")]
     budget: Option<humantime::Duration>,
-    /// Profile to evaluate for shapes between those that it contains
-    #[arg(long, value_name = "FILE")]
-    profile: Option<PathBuf>,
     /// Write all results to this file as JSON
     #[arg(long, value_name = "FILE")]
     output: Option<PathBuf>,
@@ -94,23 +89,15 @@ pub(crate) struct EvaluationDocument {
     policy: String,
     summary: EvaluationSummary,
     problems: Vec<ProblemEvaluation>,
-    between: Vec<UntunedShape>,
     failed: Vec<String>,
-    /// Problems that were not started, or not finished.
+    /// Problems that were not started.
     left: usize,
-    interrupted: bool,
     wall_time_s: f64,
 }
 
-static INTERRUPT: AtomicBool = AtomicBool::new(false);
-
 fn main() -> ExitCode {
     let options = Options::parse();
-    let run = || -> Outcome<bool> {
-        ctrlc::set_handler(|| INTERRUPT.store(true, Ordering::Relaxed))?;
-        options.run(&INTERRUPT, &mut io::stdout())
-    };
-    match run() {
+    match options.run(&mut io::stdout()) {
         Ok(true) => ExitCode::SUCCESS,
         Ok(false) => ExitCode::FAILURE,
         Err(error) => {
@@ -122,7 +109,7 @@ fn main() -> ExitCode {
 
 impl Options {
     /// Evaluates all problems and writes the results. False if some are missing.
-    pub(crate) fn run(&self, interrupt: &AtomicBool, out: &mut dyn Write) -> Outcome<bool> {
+    pub(crate) fn run(&self, out: &mut dyn Write) -> Outcome<bool> {
         if let Some(path) = &self.output {
             // Reported before anything is measured.
             fs::File::options().create(true).append(true).open(path)?;
@@ -139,7 +126,7 @@ impl Options {
             }
             return Ok(true);
         }
-        let document = self.document(interrupt, out)?;
+        let document = self.document(out)?;
         if let Some(path) = &self.output {
             fs::write(path, serde_json::to_string(&document)? + "\n")?;
         }
@@ -147,55 +134,33 @@ impl Options {
             writeln!(io::stderr(), "{failed}")?;
         }
         if !document.problems.is_empty() {
-            writeln!(out, "{}", document.summary)?;
+            writeln!(out, "{}", serde_json::to_string_pretty(&document.summary)?)?;
         }
-        Ok(!document.interrupted && document.failed.is_empty() && document.left == 0)
+        Ok(document.failed.is_empty() && document.left == 0)
     }
 
-    fn document(&self, interrupt: &AtomicBool, out: &mut dyn Write) -> Outcome<EvaluationDocument> {
+    fn document(&self, out: &mut dyn Write) -> Outcome<EvaluationDocument> {
         let (guard, device) = self.guard()?;
         let wanted = self.problems(&guard)?;
         let bench = LocalBench::new(Arc::clone(&guard), self.policy, false)?;
-        let profile = self.profile(&guard)?;
         let Environment { driver, compiler, tuner } = guard.environment();
-        let budget = Budget { interrupt: Some(interrupt), ..Budget::default() };
         let start = Instant::now();
         let limit = self.budget.map_or(Duration::MAX, Into::into);
-        let is_over = || start.elapsed() >= limit || interrupt.load(Ordering::Relaxed);
         let mut left = wanted.len();
-        let (mut problems, mut between, mut failed) = (Vec::new(), Vec::new(), Vec::new());
+        let (mut problems, mut failed) = (Vec::new(), Vec::new());
         for problem in wanted {
-            if is_over() {
+            if start.elapsed() >= limit {
                 break;
             }
-            match self.evaluate(&bench, &guard, problem, &budget) {
+            match self.evaluate(&bench, &guard, problem) {
                 Ok(evaluation) => {
                     // The results are stored even if standard output is closed or full.
                     let _ = writeln!(out, "{evaluation}");
                     problems.push(evaluation);
                 }
-                Err(error) if matches!(error.downcast_ref(), Some(EvaluateError::Ended)) => break,
                 Err(error) => failed.push(format!("{problem}: {error}")),
             }
             left -= 1;
-        }
-        if let Some(profile) = &profile {
-            let mut wanted = problems::between()?;
-            wanted.retain(|problem| self.is_selected(problem.kernel()));
-            left += wanted.len();
-            for problem in wanted {
-                if is_over() {
-                    break;
-                }
-                match self.untuned_shape(&bench, &guard, profile, &problem) {
-                    Ok(shape) => {
-                        let _ = writeln!(out, "{shape}");
-                        between.push(shape);
-                    }
-                    Err(error) => failed.push(format!("{problem}: {error}")),
-                }
-                left -= 1;
-            }
         }
         Ok(EvaluationDocument {
             device,
@@ -204,12 +169,10 @@ impl Options {
             tuner,
             date: humantime::format_rfc3339_seconds(SystemTime::now()).to_string(),
             policy: self.policy.to_string(),
-            summary: EvaluationSummary::new(&problems, &between),
+            summary: EvaluationSummary::new(&problems),
             problems,
-            between,
             failed,
             left,
-            interrupted: interrupt.load(Ordering::Relaxed),
             wall_time_s: start.elapsed().as_secs_f64(),
         })
     }
@@ -226,13 +189,9 @@ impl Options {
         Ok((Arc::new(guard), name))
     }
 
-    fn is_selected(&self, kernel: &str) -> bool {
-        self.kernels.is_empty() || self.kernels.iter().any(|named| named == kernel)
-    }
-
     fn problems(&self, guard: &Guard) -> Outcome<Vec<EvaluationProblem>> {
         let (untuned, tuned) = match guard.is_cuda() {
-            true => (UntunedProblem::of_device(), problems::evaluation()),
+            true => (UntunedProblem::of_device(), shipped()),
             false => (UntunedProblem::of_host(), Problem::small()),
         };
         let untuned = untuned.into_iter().map(EvaluationProblem::Untuned);
@@ -242,19 +201,9 @@ impl Options {
         if let Some(unknown) = self.kernels.iter().find(|name| !is_known(name)) {
             return Err(format!("there is no problem of kernel {unknown}").into());
         }
-        wanted.retain(|problem| self.is_selected(problem.kernel()));
+        let named = |kernel| self.kernels.iter().any(|named| named == kernel);
+        wanted.retain(|problem| self.kernels.is_empty() || named(problem.kernel()));
         Ok(wanted)
-    }
-
-    fn profile(&self, guard: &Guard) -> Outcome<Option<Profile>> {
-        let Some(path) = &self.profile else { return Ok(None) };
-        let parsed = profile::load(path)?.ok_or("there is no such profile")?;
-        let (profile, notices) =
-            Profile::from_document(parsed.document, &guard.identity(), &guard.environment());
-        for notice in notices {
-            writeln!(io::stderr(), "{}: {notice}", path.display())?;
-        }
-        Ok(Some(profile))
     }
 
     fn evaluate(
@@ -262,7 +211,6 @@ impl Options {
         bench: &LocalBench,
         guard: &Arc<Guard>,
         problem: EvaluationProblem,
-        budget: &Budget<'_>,
     ) -> Outcome<ProblemEvaluation> {
         let (mut measurer, space) = problem.open(bench, guard)?;
         let effort = EvaluationEffort {
@@ -271,36 +219,18 @@ impl Options {
             other_starts: self.starts,
             paired_rounds: self.pairs,
         };
-        let measurer = measurer.as_mut();
-        let evaluation = evaluate(measurer, &space, Objective::Throughput, budget, effort)?;
+        let evaluation = evaluate(measurer.as_mut(), &space, effort)?;
         Ok(ProblemEvaluation { problem: problem.to_string(), set: problem.set(), evaluation })
     }
+}
 
-    /// The regret of the profile's choice for a shape that the profile does not contain.
-    fn untuned_shape(
-        &self,
-        bench: &LocalBench,
-        guard: &Arc<Guard>,
-        profile: &Profile,
-        problem: &Problem,
-    ) -> Outcome<UntunedShape> {
-        let key = problem.key(guard.limits(), self.policy, Objective::Throughput)?;
-        let sizes: Vec<u64> = problem.shape().into_iter().map(|(_, size)| size).collect();
-        let found = profile.lookup(&key, &sizes);
-        let (mut measurer, mut space) = EvaluationProblem::Tuned(*problem).open(bench, guard)?;
-        let default = space.default().cloned().ok_or("no candidate is legal")?;
-        let choice = found.entry.and_then(|entry| space.add(&entry.parameters, entry.choice));
-        let choice = choice.unwrap_or(default);
-        let measurer = measurer.as_mut();
-        let search = ExhaustiveSearch::new(measurer, &space, self.samples)?;
-        let against_best = search.against_best(measurer, &choice, self.pairs)?;
-        Ok(UntunedShape {
-            problem: problem.to_string(),
-            matched: found.matched.to_string(),
-            regret: against_best.map_or(0.0, PairedRatio::regret),
-            against_best,
-        })
-    }
+/// The first five shipped problems of five kernels.
+fn shipped() -> Vec<Problem> {
+    let all = Problem::shipped();
+    let of_kernel =
+        |name| all.iter().filter(move |problem| problem.kernel() == name).take(5).copied();
+    let kernels = ["temporal_attention", "rms_norm", "softmax", "layer_norm", "geglu"];
+    kernels.into_iter().flat_map(of_kernel).collect()
 }
 
 /// A problem of one of the two sets.

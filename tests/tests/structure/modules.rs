@@ -11,7 +11,7 @@ use syn::{Attribute, Item, ItemMod, ItemUse, UseTree};
 /// A reference is a path in a `use` declaration, an expression, a type or a pattern that begins with
 /// `crate`, `self`, `super` or a child module. It leads to the file of the innermost module that the
 /// path names, so a path through a re-export leads to the file that re-exports. `mod` declarations
-/// and everything under `#[cfg(test)]` do not count.
+/// and modules under `#[cfg(test)]` do not count.
 #[derive(Debug, Default)]
 pub(crate) struct Modules {
     /// The file of each module, by its path from the root of the crate.
@@ -71,11 +71,9 @@ impl Modules {
     ) {
         let source = std::fs::read_to_string(file).expect("the module's file");
         let syntax = syn::parse_file(&source).expect("Rust");
-        let owns_folder = module.is_empty() || file.ends_with("mod.rs");
-        let folder = if owns_folder {
-            file.parent().expect("a folder").to_path_buf()
-        } else {
-            file.with_extension("")
+        let folder = match module.is_empty() || file.ends_with("mod.rs") {
+            true => file.parent().expect("a folder").to_path_buf(),
+            false => file.with_extension(""),
         };
         self.files.insert(module.to_vec(), file.to_path_buf());
         self.add_items(&syntax.items, file, &folder, module, parsed);
@@ -95,12 +93,8 @@ impl Modules {
             if is_test(&child.attrs) {
                 continue;
             }
-            assert!(
-                !child.attrs.iter().any(|attribute| attribute.path().is_ident("path")),
-                "{}: `#[path]` on module `{}`",
-                file.display(),
-                child.ident,
-            );
+            let is_moved = child.attrs.iter().any(|attribute| attribute.path().is_ident("path"));
+            assert!(!is_moved, "{}: `#[path]` on {}", file.display(), child.ident);
             let name = child.ident.to_string();
             let path = [module, std::slice::from_ref(&name)].concat();
             match &child.content {
@@ -175,24 +169,8 @@ impl References<'_> {
 }
 
 impl<'ast> Visit<'ast> for References<'_> {
-    fn visit_item(&mut self, item: &'ast Item) {
-        let attributes = match item {
-            Item::Fn(item) => &item.attrs,
-            Item::Impl(item) => &item.attrs,
-            Item::Use(item) => &item.attrs,
-            Item::Mod(item) => &item.attrs,
-            Item::Const(item) => &item.attrs,
-            Item::Static(item) => &item.attrs,
-            Item::Struct(item) => &item.attrs,
-            _ => return visit::visit_item(self, item),
-        };
-        if !is_test(attributes) {
-            visit::visit_item(self, item);
-        }
-    }
-
     fn visit_item_mod(&mut self, item: &'ast ItemMod) {
-        if item.content.is_some() {
+        if item.content.is_some() && !is_test(&item.attrs) {
             self.module.push(item.ident.to_string());
             visit::visit_item_mod(self, item);
             self.module.pop();
@@ -216,17 +194,14 @@ impl<'ast> Visit<'ast> for References<'_> {
     }
 }
 
-/// Whether an item is compiled for tests alone.
+/// Whether a module is compiled for tests alone.
 fn is_test(attributes: &[Attribute]) -> bool {
-    attributes.iter().any(|attribute| {
-        attribute.path().is_ident("cfg")
-            && attribute.parse_args::<syn::Meta>().is_ok_and(|meta| match meta {
-                syn::Meta::Path(path) => path.is_ident("test"),
-                syn::Meta::List(list) => {
-                    list.path.is_ident("all")
-                        && list.tokens.to_string().split(',').any(|part| part.trim() == "test")
-                }
-                syn::Meta::NameValue(_) => false,
-            })
+    attributes.iter().any(|attribute| match &attribute.meta {
+        syn::Meta::List(list) if list.path.is_ident("cfg") => list
+            .tokens
+            .to_string()
+            .split(|char: char| !char.is_alphanumeric())
+            .any(|word| word == "test"),
+        _ => false,
     })
 }

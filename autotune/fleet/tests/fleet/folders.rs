@@ -1,6 +1,6 @@
 //! A folder as the repository, as on a network file system.
 
-use gridguard_fleet::{Change, Channel, FleetError, Location, Puller, Store};
+use gridguard_fleet::{Channel, FleetError, Location, Puller, Store};
 
 use crate::support::{profile, profiles, signer, trusted, warps};
 
@@ -25,14 +25,11 @@ async fn a_folder_serves_releases_like_a_registry() {
         assert!(!puller.pull().await.expect("pulled").is_new);
         assert_eq!(warps(folder.path()), number);
     }
-    channel().push(&signer(), Change::RollBack { tag: "stable-1".into() }).await.expect("pushed");
-    assert_eq!(puller.pull().await.expect("pulled").installed.serial, 3);
-    assert_eq!(warps(folder.path()), 1);
     let tags = Store::open(&location).expect("a store").tags().await.expect("listed");
-    assert_eq!(tags, ["stable", "stable-1", "stable-2", "stable-3"]);
+    assert_eq!(tags, ["stable", "stable-1", "stable-2"]);
     // A tag cannot lead out of the repository.
     assert!(location.with_tag("../stable").is_err());
     std::fs::remove_dir_all(repository.path().join("profiles")).unwrap();
     puller.pull().await.expect_err("the repository is gone");
-    assert_eq!(warps(folder.path()), 1);
+    assert_eq!(warps(folder.path()), 2);
 }

@@ -7,7 +7,7 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::Instant;
 
-use gridguard_fleet::{Channel, FleetError, Location, Puller, Store};
+use gridguard_fleet::{Channel, Location, Puller, Store};
 
 use crate::support::{profile, profiles, signer, trusted, warps};
 
@@ -47,18 +47,15 @@ fn start(folder: &Path, port: u16) -> Server {
 
 #[tokio::test]
 #[ignore = "needs docker-registry: tests/fleet.sh"]
-async fn a_real_registry_that_is_tampered_with_stopped_and_started_again() {
+async fn a_blob_that_is_tampered_with_in_a_real_registry_is_refused() {
     let (data, folder) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
-    let server = start(data.path(), port);
+    let _server = start(data.path(), port);
     let location: Location =
         format!("oci+http://127.0.0.1:{port}/gpu/profiles:stable").parse().expect("an address");
     let channel = || {
         Channel::new(Store::open(&location).expect("a store"), location.clone(), None, trusted())
     };
-    let missing = channel().verify().await.expect_err("nothing is there");
-    assert!(matches!(missing, FleetError::Missing { .. }), "{missing}");
-
     // About a megabyte.
     let large = |number| profile("A", 2250, number);
     channel().push(&signer(), profiles(&[&large(1)], 100)).await.expect("pushed");
@@ -88,14 +85,8 @@ async fn a_real_registry_that_is_tampered_with_stopped_and_started_again() {
     assert_eq!(warps(folder.path()), 1);
     fs::write(&blob, &honest).unwrap();
 
-    drop(server);
-    assert!(pulling.pull().await.expect_err("stopped").is_offline());
-    assert_eq!(warps(folder.path()), 1);
-    let _server = start(data.path(), port);
     assert!(pulling.pull().await.expect("pulled").is_new);
     assert_eq!(warps(folder.path()), 2);
-    let tags = Store::open(&location).expect("a store").tags().await.expect("listed");
-    assert_eq!(tags, ["stable", "stable-1", "stable-2"]);
 }
 
 /// Prints time and memory of pulls into empty folders.
