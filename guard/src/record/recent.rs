@@ -1,8 +1,8 @@
 //! The recent launches of a CUDA context, in one ring buffer per stream.
 //!
-//! One lock protects all rings and is held for about ten nanoseconds. It is a spin lock, because its release
-//! does not wait for the record to be written. A thread that does not get the lock yields. Recording
-//! allocates nothing.
+//! One lock protects all rings. A launch holds it for about ten nanoseconds, and a reader while it copies one ring. It
+//! is a spin lock, because its release does not wait for the record to be written. A thread that does not get the lock
+//! yields. Recording allocates nothing.
 
 use core::panic::Location;
 use core::ptr;
@@ -128,16 +128,22 @@ impl Recorder {
 
     /// All launches on record, the oldest first.
     pub(crate) fn entries(&self) -> Vec<Entry> {
-        let rings = self.rings.lock();
-        in_order(rings.rings.iter().flat_map(|ring| ring.slots.iter().flatten()).copied().collect())
+        in_order(self.rings().flat_map(|ring| ring.slots.into_iter().flatten()).collect())
     }
 
     pub(crate) fn unproven(&self) -> Unproven {
-        let rings = self.rings.lock();
-        let forgotten = rings.rings.iter().map(Ring::forgotten).sum();
-        let slots = rings.rings.iter().flat_map(Ring::unproven).collect();
-        drop(rings);
+        let mut forgotten = 0;
+        let mut slots = Vec::new();
+        for ring in self.rings() {
+            forgotten += ring.forgotten();
+            slots.extend(ring.unproven());
+        }
         Unproven { entries: in_order(slots), forgotten }
+    }
+
+    /// Copies of the rings. The lock is held while one is copied, and free while the caller works with it.
+    fn rings(&self) -> impl Iterator<Item = Ring> {
+        (0..=STREAMS).filter_map(|place| self.rings.lock().rings.get(place).copied())
     }
 
     /// Marks the launches on `stream` so far, unless there are none on record.
@@ -298,6 +304,14 @@ mod tests {
         recorder.record(one);
         assert_eq!(recorder.entries(), [one]);
         assert_eq!(recorder.unproven(), Unproven { entries: vec![one], forgotten: 0 });
+    }
+
+    #[test]
+    fn launches_are_recorded_while_a_reader_works_with_a_ring() {
+        let recorder = Recorder::new();
+        recorder.record(entry(1, 0));
+        let read = recorder.rings().inspect(|_| recorder.record(entry(2, 1))).count();
+        assert_eq!((read, recorder.entries().len()), (STREAMS + 1, STREAMS + 2));
     }
 
     #[test]
