@@ -152,7 +152,7 @@ fn query_kernel(stream: &CudaStream, function: &CudaFunction) -> Result<Kernel, 
     // be the module's and is current.
     let kernel = unsafe {
         let name = driver.name_of(function);
-        Kernel::from_parts(driver, function, context, name, None, None, keep)?
+        Kernel::undeclared(driver, function, context, name, keep)?
     };
     Ok(kernel)
 }

@@ -26,10 +26,10 @@ use crate::launch::violation::Violations;
 use crate::limits::attributes::function_attribute;
 use crate::limits::{LaunchLimits, OccupancyLimits};
 use crate::plan::signature::{Parameter, Signature};
+#[cfg(feature = "ptx")]
+use gridguard_ptx::Refusal;
 #[cfg(feature = "profile")]
 use {crate::cuda::kernel::tuning::KernelTuning, crate::profile::model::Key, std::borrow::Cow};
-#[cfg(feature = "ptx")]
-use {crate::limits::IndexLimit, gridguard_ptx::Refusal};
 
 /// A kernel, ready to be planned for and launched. Cheap to clone, usable from any thread.
 #[derive(Clone)]
@@ -50,13 +50,8 @@ pub struct Kernel {
 /// What rewriting made of a kernel.
 #[cfg(feature = "ptx")]
 pub(crate) enum Rewriting {
-    /// The forms, which take one more argument. `reads_*`: the axes that the kernel reads.
-    Forms {
-        shifted: Kernel,
-        folded: Kernel,
-        reads_block_index: [bool; 3],
-        reads_grid_size: [bool; 3],
-    },
+    /// The forms, which take one more argument.
+    Forms { shifted: Kernel, folded: Kernel },
     /// No forms, for this reason.
     Refused(Refusal),
 }
@@ -197,8 +192,9 @@ impl Kernel {
     /// [`DriverError`] if the query fails.
     pub fn occupancy(&self, request: &LaunchRequest) -> Result<OccupancyLimits, DriverError> {
         let Inner { driver, context, occupancy, limits, .. } = &*self.inner;
-        let _current = CurrentContext::new(driver, *context)?;
-        occupancy.of(limits, request)
+        let current = CurrentContext::new(driver, *context);
+        let queried = current.and_then(|_current| occupancy.of(limits, request));
+        queried.inspect_err(|error| error.report())
     }
 
     /// Asks the driver for `percent` of a multiprocessor's L1 cache as shared memory, in all launches of the
@@ -212,29 +208,81 @@ impl Kernel {
     pub fn prefer_shared_memory(&self, percent: Option<u8>) -> Result<(), DriverError> {
         let percent = percent.map_or(-1, i32::from);
         let Inner { driver, context, function, .. } = *self.inner;
-        let _current = CurrentContext::new(driver, context)?;
         let attribute = function_attribute::PREFERRED_SHARED_MEMORY_CARVEOUT;
-        // SAFETY: `self` keeps the function loaded, in the context that is current.
-        let status = unsafe { (driver.func_set_attribute)(function, attribute, percent) };
-        driver.check("cuFuncSetAttribute", status)
+        let set = CurrentContext::new(driver, context).and_then(|_current| {
+            // SAFETY: `self` keeps the function loaded, in the context that is current.
+            let status = unsafe { (driver.func_set_attribute)(function, attribute, percent) };
+            driver.check("cuFuncSetAttribute", status)
+        });
+        set.inspect_err(|error| error.report())
     }
 
-    /// The same kernel, which is known nowhere else yet, with limits of its indices.
-    #[cfg(feature = "ptx")]
-    pub(crate) fn with_index(mut self, index: &[IndexLimit]) -> Self {
-        if let Some(inner) = Arc::get_mut(&mut self.inner).filter(|_| !index.is_empty()) {
-            inner.limits = inner.limits.clone().with_index(index.to_vec());
+    /// Queries `function`, whose parameters are not declared. Messages use `name`.
+    ///
+    /// # Safety
+    ///
+    /// As [`LoadedFunction::query`].
+    pub(crate) unsafe fn undeclared(
+        driver: &'static Driver,
+        function: Handle,
+        context: Handle,
+        name: String,
+        keep: impl Any + Send + Sync,
+    ) -> Result<Self, DriverError> {
+        // SAFETY: this function's contract.
+        unsafe { LoadedFunction::query(driver, function, context, name, None, None, keep) }
+            .map(Into::into)
+    }
+
+    /// The error of a launch that breaks these rules, with the reason why the kernel was not rewritten if
+    /// its grid alone is too large.
+    #[cold]
+    pub(crate) fn refusal(&self, violations: Violations) -> LaunchError {
+        #[cfg(feature = "ptx")]
+        if let Some(Rewriting::Refused(refusal)) = self.rewriting.as_deref()
+            && violations.iter().all(|violation| violation.rule.is_grid_dim())
+        {
+            return LaunchError::NotRewritten { violations, refusal: Box::new(refusal.clone()) };
         }
-        self
+        violations.into()
     }
 
+    /// Why the kernel is not launched on a stream that is being captured.
+    #[cold]
+    pub(crate) fn captured(&self) -> LaunchError {
+        LaunchError::Captured { kernel: self.name().to_owned() }
+    }
+
+    /// The key of the kernel's entries in profiles, if it is a kernel [`Self::with_tuning`].
+    #[cfg(feature = "profile")]
+    pub fn tuning_key(&self) -> Option<&Key> {
+        self.tuning().map(|tuning| &*tuning.key)
+    }
+
+    #[inline]
+    pub(crate) fn tuning(&self) -> Tuning<'_> {
+        #[cfg(feature = "profile")]
+        let tuning = self.tuning.as_deref();
+        #[cfg(not(feature = "profile"))]
+        let tuning = core::marker::PhantomData;
+        tuning
+    }
+}
+
+/// A kernel that is not shared yet, so that its limits can still change.
+pub(crate) struct LoadedFunction {
+    pub(crate) inner: Inner,
+    keep: Arc<dyn Any + Send + Sync>,
+}
+
+impl LoadedFunction {
     /// Queries the limits of `function`, and its parameters unless they are `declared`.
     ///
     /// # Safety
     ///
     /// `function` is loaded, `context` is current, and both live as long as `keep`. If `function` was
     /// loaded in `context` for launches by a guard, `owned` is the context.
-    pub(crate) unsafe fn from_parts(
+    pub(crate) unsafe fn query(
         driver: &'static Driver,
         function: Handle,
         context: Handle,
@@ -264,7 +312,7 @@ impl Kernel {
         let limits = limits.with_automatic_opt_in().without_occupancy_estimate();
         let history = ContextHistory::of(context);
         let (number, recorded_name) = history.number_of(&limits.kernel().name);
-        let inner = Arc::new(Inner {
+        let inner = Inner {
             driver,
             function,
             context,
@@ -276,51 +324,23 @@ impl Kernel {
             history: Arc::clone(&history.0),
             number,
             recorded_name,
-        });
-        Ok(Self {
-            inner,
-            keep: Some(Arc::new((keep, history))),
+        };
+        Ok(Self { inner, keep: Arc::new((keep, history)) })
+    }
+}
+
+impl From<LoadedFunction> for Kernel {
+    fn from(LoadedFunction { inner, keep }: LoadedFunction) -> Self {
+        Self {
+            inner: Arc::new(inner),
+            keep: Some(keep),
             overlap: false,
             dependent: false,
             #[cfg(feature = "ptx")]
             rewriting: None,
             #[cfg(feature = "profile")]
             tuning: None,
-        })
-    }
-
-    /// The error of a launch that breaks these rules, with the reason why the kernel was not rewritten if
-    /// its grid alone is too large.
-    #[cold]
-    pub(crate) fn refusal(&self, violations: Violations) -> LaunchError {
-        #[cfg(feature = "ptx")]
-        if let Some(Rewriting::Refused(refusal)) = self.rewriting.as_deref()
-            && violations.iter().all(|violation| violation.rule.is_grid_dim())
-        {
-            return LaunchError::NotRewritten { violations, refusal: Box::new(refusal.clone()) };
         }
-        violations.into()
-    }
-
-    /// Why the kernel is not launched on a stream that is being captured.
-    #[cold]
-    pub(crate) fn captured(&self) -> LaunchError {
-        LaunchError::Captured { kernel: self.name().to_owned() }
-    }
-
-    #[inline]
-    /// The key of the kernel's entries in profiles, if it is a kernel [`Self::with_tuning`].
-    #[cfg(feature = "profile")]
-    pub fn tuning_key(&self) -> Option<&Key> {
-        self.tuning().map(|tuning| &*tuning.key)
-    }
-
-    pub(crate) fn tuning(&self) -> Tuning<'_> {
-        #[cfg(feature = "profile")]
-        let tuning = self.tuning.as_deref();
-        #[cfg(not(feature = "profile"))]
-        let tuning = core::marker::PhantomData;
-        tuning
     }
 }
 

@@ -15,13 +15,15 @@ use crate::cuda::driver::symbols::{
     Driver, Handle, NO_BINARY_FOR_GPU, NOT_FOUND, UNSUPPORTED_PTX_VERSION,
 };
 use crate::cuda::error::{CudaError, CudaErrorKind, cuda_version};
-use crate::cuda::kernel::Kernel;
+use crate::cuda::kernel::{Kernel, LoadedFunction};
 use crate::image::Image;
 use crate::limits::attributes::function_attribute;
 use crate::plan::signature::Parameter;
 #[cfg(feature = "ptx")]
 use {
     crate::cuda::kernel::{Rewriting, index::Ptx},
+    crate::limits::launch::Forms,
+    crate::plan::signature::Signature,
     gridguard_ptx::{Form, Report, Rewritten, rewrite},
 };
 
@@ -62,75 +64,13 @@ impl Module {
     /// [`CudaError`] if the image is for another architecture or newer than the driver, or the driver
     /// rejects it.
     pub fn load(context: &Arc<CudaContext>, image: &Image) -> Result<Self, CudaError> {
-        let module = Self::load_image(context, image)?;
+        #[allow(unused_mut, reason = "the feature `ptx`")]
+        let mut loaded = LoadedModule::load(context, image)?;
         #[cfg(feature = "ptx")]
-        let module = module.with_ptx(image.ptx());
-        Ok(module)
-    }
-
-    /// The same module, which has no kernel yet, with its PTX for the limits of indices.
-    #[cfg(feature = "ptx")]
-    fn with_ptx(mut self, ptx: Option<&str>) -> Self {
-        if let (Some(loaded), Some(ptx)) = (Arc::get_mut(&mut self.0), ptx) {
-            loaded.ptx = Ptx::new(ptx.as_bytes());
+        {
+            loaded.ptx = image.ptx().and_then(|ptx| Ptx::new(ptx.as_bytes()));
         }
-        self
-    }
-
-    fn load_image(context: &Arc<CudaContext>, image: &Image) -> Result<Self, CudaError> {
-        let driver = Driver::get()?;
-        let device = query::limits_of_context(driver, context)?;
-        let wrong_architecture = |image: String| CudaErrorKind::WrongArchitecture {
-            image,
-            device: device.name.clone(),
-            capability: device.compute_capability,
-        };
-        if image.ptx_is_foreign_to(device.compute_capability) {
-            return Err(wrong_architecture(image.ptx_target().unwrap_or_default().into()).into());
-        }
-        let mut log = vec![0_u8; LOG_BYTES];
-        let mut options = [JIT_ERROR_LOG_BUFFER, JIT_ERROR_LOG_BUFFER_SIZE_BYTES];
-        // The driver reads the second value as a number, not as a pointer.
-        let size = core::ptr::without_provenance_mut::<c_void>(LOG_BYTES);
-        let mut values = [log.as_mut_ptr().cast::<c_void>(), size];
-        let mut handle = core::ptr::null_mut();
-        let start = LogPosition::now(driver);
-        // SAFETY: `Image` has checked that its bytes are complete, and PTX ends with a zero; both
-        // option arrays have two elements; the log buffer has `LOG_BYTES` bytes. All outlive the call.
-        let status = unsafe {
-            (driver.module_load_data_ex)(
-                &raw mut handle,
-                image.bytes().as_ptr().cast(),
-                2,
-                options.as_mut_ptr(),
-                values.as_mut_ptr(),
-            )
-        };
-        if let Err(error) = driver.check_since(start, "cuModuleLoadDataEx", status) {
-            let end = log.iter().position(|byte| *byte == 0).unwrap_or(log.len());
-            let log = String::from_utf8_lossy(log.get(..end).unwrap_or_default()).into_owned();
-            return Err(match error.code {
-                NO_BINARY_FOR_GPU => wrong_architecture("another architecture".into()),
-                UNSUPPORTED_PTX_VERSION => CudaErrorKind::PtxTooNew {
-                    ptx: image.ptx_version().unwrap_or("of the image").into(),
-                    driver: cuda_version(driver.version()?),
-                },
-                _ => CudaErrorKind::Refused { error, log: log.trim().to_owned() },
-            }
-            .into());
-        }
-        let kernels = image.ptx_kernels();
-        let context = Arc::clone(context);
-        Ok(Self(Arc::new(LoadedModule {
-            handle,
-            driver,
-            context,
-            kernels,
-            #[cfg(feature = "ptx")]
-            report: None,
-            #[cfg(feature = "ptx")]
-            ptx: None,
-        })))
+        Ok(Self(Arc::new(loaded)))
     }
 
     /// Rewrites `ptx` and loads the result into `context`, as [`Guard::load_ptx`](crate::Guard::load_ptx).
@@ -143,13 +83,11 @@ impl Module {
         let image = Image::new(ptx)?;
         let original = image.ptx().unwrap_or_default();
         let Rewritten { text, report } = rewrite(original.as_bytes())?;
-        let mut module = Self::load_image(context, &Image::new(text)?)?;
-        module = module.with_ptx(Some(original));
-        if let Some(loaded) = Arc::get_mut(&mut module.0) {
-            loaded.kernels = report.entries.iter().map(|entry| entry.name.clone()).collect();
-            loaded.report = Some(report);
-        }
-        Ok(module)
+        let mut loaded = LoadedModule::load(context, &Image::new(text)?)?;
+        loaded.ptx = Ptx::new(original.as_bytes());
+        loaded.kernels = report.entries.iter().map(|entry| entry.name.clone()).collect();
+        loaded.report = Some(report);
+        Ok(Self(Arc::new(loaded)))
     }
 
     /// The report of rewriting the module's PTX. `None` if it was not rewritten.
@@ -209,34 +147,51 @@ impl Module {
         parameters: &[Parameter],
         wide: bool,
     ) -> Result<Kernel, CudaError> {
-        let kernel = self.find_entry(name, name, parameters, wide)?;
+        #[allow(unused_mut, reason = "the feature `ptx`")]
+        let mut found = self.find_entry(name, name, parameters, wide)?;
         #[cfg(feature = "ptx")]
-        let kernel = match &self.0.ptx {
-            Some(ptx) => kernel.with_index(&ptx.limits(name)),
-            None => kernel,
-        };
+        if let Some(ptx) = &self.0.ptx {
+            let limits = found.inner.limits.clone();
+            found.inner.limits = limits.with_index(ptx.limits(name).to_vec());
+        }
         #[cfg(feature = "ptx")]
         if let Some(entry) = self.report().and_then(|report| report.entry(name)) {
-            let forms = match &entry.forms {
-                Ok(forms) => forms,
-                Err(refusal) => {
-                    return Ok(kernel.with_rewriting(Rewriting::Refused(refusal.clone())));
+            let rewriting = match &entry.forms {
+                Ok(forms) => {
+                    let shifted =
+                        self.form(&forms.shifted, Form::Shifted, name, parameters, wide)?;
+                    let folded = self.form(&forms.folded, Form::Folded, name, parameters, wide)?;
+                    let limits = found.inner.limits.clone();
+                    found.inner.limits = limits.with_forms(Forms {
+                        shifted: shifted.limits().clone(),
+                        folded: folded.limits().clone(),
+                        reads_block_index: entry.reads_block_index,
+                        reads_grid_size: entry.reads_grid_size,
+                    });
+                    Rewriting::Forms { shifted, folded }
                 }
+                Err(refusal) => Rewriting::Refused(refusal.clone()),
             };
-            let form = |symbol: &str, form: Form| {
-                let bytes = usize::try_from(form.parameter_bytes()).unwrap_or(usize::MAX);
-                let mut parameters = parameters.to_vec();
-                parameters.push(Parameter::Value { bytes });
-                self.find_entry(symbol, name, &parameters, wide)
-            };
-            return Ok(kernel.with_rewriting(Rewriting::Forms {
-                shifted: form(&forms.shifted, Form::Shifted)?,
-                folded: form(&forms.folded, Form::Folded)?,
-                reads_block_index: entry.reads_block_index,
-                reads_grid_size: entry.reads_grid_size,
-            }));
+            return Ok(Kernel { rewriting: Some(Arc::new(rewriting)), ..found.into() });
         }
-        Ok(kernel)
+        Ok(found.into())
+    }
+
+    /// A form of the kernel `name`. It takes the kernel's arguments, and the words that a launch adds.
+    #[cfg(feature = "ptx")]
+    fn form(
+        &self,
+        symbol: &str,
+        form: Form,
+        name: &str,
+        parameters: &[Parameter],
+        wide: bool,
+    ) -> Result<Kernel, CudaError> {
+        let bytes = usize::try_from(form.parameter_bytes()).unwrap_or(usize::MAX);
+        let with_words = [parameters, &[Parameter::Value { bytes }]].concat();
+        let mut found = self.find_entry(symbol, name, &with_words, wide)?;
+        found.inner.signature = Signature::Declared(parameters.to_vec());
+        Ok(found.into())
     }
 
     /// The entry `symbol`, which takes `parameters` and is called `name` in messages.
@@ -246,7 +201,7 @@ impl Module {
         name: &str,
         parameters: &[Parameter],
         wide: bool,
-    ) -> Result<Kernel, CudaError> {
+    ) -> Result<LoadedFunction, CudaError> {
         let LoadedModule { handle, driver, ref context, ref kernels, .. } = *self.0;
         let missing =
             || CudaErrorKind::NoSuchKernel { name: name.to_owned(), known: kernels.clone() };
@@ -272,7 +227,7 @@ impl Module {
         }
         let (name, keep) = (name.to_owned(), Arc::clone(&self.0));
         // SAFETY: `keep` keeps the function loaded, and its context, which is current.
-        unsafe { declared_kernel(driver, context, function, name, parameters, keep) }
+        unsafe { declared_function(driver, context, function, name, parameters, keep) }
     }
 
     /// The context that the module is loaded into.
@@ -345,25 +300,25 @@ impl Kernel {
             log::discard(driver);
             let keep = ManuallyDrop::new(keep);
             let keep = AfterLaunches { driver, context: Arc::clone(context), keep };
-            declared_kernel(driver, context, function, name, parameters, keep)
+            declared_function(driver, context, function, name, parameters, keep).map(Into::into)
         }
     }
 }
 
-/// The kernel of `function`, if it takes `parameters` as far as the driver knows.
+/// The limits of `function`, if it takes `parameters` as far as the driver knows.
 ///
 /// # Safety
 ///
 /// `function` was loaded in `context`, which is current, and stays loaded until `keep` is dropped. On
 /// every launch it keeps the contract of [`Module::kernel`].
-unsafe fn declared_kernel(
+unsafe fn declared_function(
     driver: &'static Driver,
     context: &Arc<CudaContext>,
     function: Handle,
     name: String,
     parameters: &[Parameter],
     keep: impl Any + Send + Sync,
-) -> Result<Kernel, CudaError> {
+) -> Result<LoadedFunction, CudaError> {
     let declared: Vec<usize> = parameters.iter().map(|parameter| parameter.bytes()).collect();
     // SAFETY: the function is loaded in the context that is current.
     if let Some(known) = unsafe { query::parameter_sizes(driver, function) }?
@@ -374,9 +329,67 @@ unsafe fn declared_kernel(
     let (owned, handle) = (Some(Arc::clone(context)), context.cu_ctx().cast());
     let declared = Some(parameters);
     // SAFETY: this function's contract.
-    let kernel =
-        unsafe { Kernel::from_parts(driver, function, handle, name, declared, owned, keep) };
-    Ok(kernel?)
+    let found =
+        unsafe { LoadedFunction::query(driver, function, handle, name, declared, owned, keep) };
+    Ok(found?)
+}
+
+impl LoadedModule {
+    fn load(context: &Arc<CudaContext>, image: &Image) -> Result<Self, CudaError> {
+        let driver = Driver::get()?;
+        let device = query::limits_of_context(driver, context)?;
+        let wrong_architecture = |image: String| CudaErrorKind::WrongArchitecture {
+            image,
+            device: device.name.clone(),
+            capability: device.compute_capability,
+        };
+        if image.ptx_is_foreign_to(device.compute_capability) {
+            return Err(wrong_architecture(image.ptx_target().unwrap_or_default().into()).into());
+        }
+        let mut log = vec![0_u8; LOG_BYTES];
+        let mut options = [JIT_ERROR_LOG_BUFFER, JIT_ERROR_LOG_BUFFER_SIZE_BYTES];
+        // The driver reads the second value as a number, not as a pointer.
+        let size = core::ptr::without_provenance_mut::<c_void>(LOG_BYTES);
+        let mut values = [log.as_mut_ptr().cast::<c_void>(), size];
+        let mut handle = core::ptr::null_mut();
+        let start = LogPosition::now(driver);
+        // SAFETY: `Image` has checked that its bytes are complete, and PTX ends with a zero; both
+        // option arrays have two elements; the log buffer has `LOG_BYTES` bytes. All outlive the call.
+        let status = unsafe {
+            (driver.module_load_data_ex)(
+                &raw mut handle,
+                image.bytes().as_ptr().cast(),
+                2,
+                options.as_mut_ptr(),
+                values.as_mut_ptr(),
+            )
+        };
+        if let Err(error) = driver.check_since(start, "cuModuleLoadDataEx", status) {
+            let end = log.iter().position(|byte| *byte == 0).unwrap_or(log.len());
+            let log = String::from_utf8_lossy(log.get(..end).unwrap_or_default()).into_owned();
+            return Err(match error.code {
+                NO_BINARY_FOR_GPU => wrong_architecture("another architecture".into()),
+                UNSUPPORTED_PTX_VERSION => CudaErrorKind::PtxTooNew {
+                    ptx: image.ptx_version().unwrap_or("of the image").into(),
+                    driver: cuda_version(driver.version()?),
+                },
+                _ => CudaErrorKind::Refused { error, log: log.trim().to_owned() },
+            }
+            .into());
+        }
+        let kernels = image.ptx_kernels();
+        let context = Arc::clone(context);
+        Ok(Self {
+            handle,
+            driver,
+            context,
+            kernels,
+            #[cfg(feature = "ptx")]
+            report: None,
+            #[cfg(feature = "ptx")]
+            ptx: None,
+        })
+    }
 }
 
 impl Drop for LoadedModule {

@@ -99,7 +99,7 @@ impl Guard {
             let name = name.map_or_else(|| driver.name_of(function), ToOwned::to_owned);
             // A query for the wrong kind of handle fails, and the driver logs an error.
             log::discard(driver);
-            Kernel::from_parts(driver, function, context, name, None, None, ())?
+            Kernel::undeclared(driver, function, context, name, ())?
         };
         // SAFETY: `launch_raw` requires the same of each dependent launch.
         Ok(unsafe { kernel.with_dependent_launches() })

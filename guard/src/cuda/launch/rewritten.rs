@@ -1,14 +1,11 @@
 //! Kernels whose PTX was rewritten: launches of their forms, each with the parameter that rewriting added.
 
-use std::sync::Arc;
-
 use gridguard_ptx::{FOLDED_WORDS, Fold, shifted_words};
 
 use crate::cuda::error::CudaError;
 use crate::cuda::kernel::module::Module;
 use crate::cuda::kernel::{Kernel, Rewriting};
 use crate::guard::Guard;
-use crate::limits::launch::Forms;
 use crate::plan::choice::Strategy;
 use crate::plan::launches::Plan;
 use crate::plan::rewritten::MOST_FOLDED_BLOCKS;
@@ -49,34 +46,10 @@ impl Guard {
 }
 
 impl Kernel {
-    /// The same kernel, which nothing else has yet, with its forms. The forms take the same arguments.
-    pub(crate) fn with_rewriting(mut self, mut rewriting: Rewriting) -> Self {
-        if let Rewriting::Forms { shifted, folded, reads_block_index, reads_grid_size } =
-            &mut rewriting
-        {
-            let limits = Forms {
-                shifted: shifted.limits().clone(),
-                folded: folded.limits().clone(),
-                reads_block_index: *reads_block_index,
-                reads_grid_size: *reads_grid_size,
-            };
-            for form in [shifted, folded] {
-                if let Some(inner) = Arc::get_mut(&mut form.inner) {
-                    inner.signature = self.inner.signature.clone();
-                }
-            }
-            if let Some(inner) = Arc::get_mut(&mut self.inner) {
-                inner.limits = inner.limits.clone().with_forms(limits);
-            }
-        }
-        self.rewriting = Some(Arc::new(rewriting));
-        self
-    }
-
     /// The form that `plan` was made for and its words, if it is one of this kernel.
     #[cold]
     pub(crate) fn form_of(&self, plan: &Plan) -> Option<(&Self, GridWords)> {
-        let Some(Rewriting::Forms { shifted, folded, .. }) = self.rewriting.as_deref() else {
+        let Some(Rewriting::Forms { shifted, folded }) = self.rewriting.as_deref() else {
             return None;
         };
         // The words decide between the shifted and the folded form, so a form never receives the other's words.
