@@ -69,7 +69,10 @@ where
 {
     #[cold]
     fn from(error: E) -> Self {
-        Self(Box::new(error.into()))
+        let error = Self(Box::new(error.into()));
+        // No launch is under way: its errors are those of `LaunchError`.
+        error.driver().inspect(|error| error.report());
+        error
     }
 }
 
@@ -292,6 +295,17 @@ impl LaunchError {
             Self::Invalid(violations) => Some(violations),
             #[cfg(feature = "ptx")]
             Self::NotRewritten { violations, .. } => Some(violations),
+            _ => None,
+        }
+    }
+
+    /// The failed call of the driver, if that is the error.
+    pub const fn driver(&self) -> Option<&DriverError> {
+        match self {
+            Self::Driver(error) => Some(error),
+            Self::Stopped(stopped) => Some(&stopped.source),
+            Self::Workspace(error) => Some(&error.source),
+            Self::Unknown(error) => error.driver(),
             _ => None,
         }
     }

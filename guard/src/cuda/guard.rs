@@ -8,6 +8,7 @@ use std::sync::Arc;
 
 use cudarc::driver::{CudaContext, CudaStream};
 
+use crate::cuda::driver::error::DriverError;
 use crate::cuda::driver::history::{ContextHistory, GuardContext, LaunchRecord, Watch};
 use crate::cuda::driver::library::{CurrentContext, from_cudarc};
 use crate::cuda::driver::nvrtc::{CompileOptions, Compiler};
@@ -131,11 +132,7 @@ impl Guard {
     ///
     /// [`CudaErrorKind::Driver`] with its suspects, if an earlier launch failed.
     pub fn synchronize(&self, stream: &CudaStream) -> Result<(), CudaError> {
-        let (driver, context) = (Driver::get()?, stream.context().cu_ctx().cast());
-        driver.bind(context)?;
-        let history = ContextHistory::of(context);
-        // SAFETY: `stream` holds the stream, whose context is current.
-        Ok(unsafe { driver.synchronize(&history, stream.cu_stream().cast()) }?)
+        Ok(synchronize(Driver::get()?, stream)?)
     }
 
     /// The recent launches in the guard's context, the newest first: up to 64 of each of 15 streams,
@@ -265,4 +262,13 @@ impl Guard {
         let checked = matches!(&self.cuda, Some(GuardContext { checked: true, .. }));
         Watch { call_site, checked }
     }
+}
+
+/// Waits for all launches on `stream`, without a report to observers.
+pub(crate) fn synchronize(driver: &Driver, stream: &CudaStream) -> Result<(), DriverError> {
+    let context = stream.context().cu_ctx().cast();
+    driver.bind(context)?;
+    let history = ContextHistory::of(context);
+    // SAFETY: `stream` holds the stream, whose context is current.
+    unsafe { driver.synchronize(&history, stream.cu_stream().cast()) }
 }

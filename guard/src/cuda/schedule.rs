@@ -8,7 +8,7 @@
 use core::panic::Location;
 use std::sync::Arc;
 
-use cudarc::driver::{CudaContext, CudaSlice, CudaStream};
+use cudarc::driver::{CudaContext, CudaSlice, CudaStream, sys};
 use libloading::Library;
 
 pub use crate::cuda::arguments::uses::InUse;
@@ -18,9 +18,10 @@ use crate::cuda::driver::libraries;
 use crate::cuda::driver::library::{from_cudarc, handle};
 use crate::cuda::driver::symbols::Driver;
 use crate::cuda::error::{CudaError, CudaLibrary, LaunchError};
+use crate::cuda::guard::synchronize;
 use crate::cuda::kernel::Kernel;
 pub use crate::cuda::launch::capture::may_capture;
-use crate::cuda::launch::capture::{self, RelaxedCapture, try_discard};
+use crate::cuda::launch::capture::{RelaxedCapture, discard};
 use crate::cuda::launch::{Contract, Submission, Values, prepare};
 use crate::guard::Guard;
 use crate::plan::arguments::RawArgs;
@@ -119,8 +120,17 @@ impl<'g> Scheduler<'g> {
         unsafe { self.driver.is_capturing(handle(stream)) }
     }
 
-    /// Invalidates and ends the capture of `stream`, and waits for the stream's earlier work. Returns `false` if only
-    /// another thread can end the capture.
+    /// Waits for all launches on `stream`, as [`Guard::synchronize`].
+    ///
+    /// # Errors
+    ///
+    /// [`DriverError`] with its suspects, if an earlier launch failed.
+    pub fn synchronize(&self, stream: &CudaStream) -> Result<(), DriverError> {
+        synchronize(self.driver, stream)
+    }
+
+    /// Invalidates and ends the capture of `stream`, and waits for the stream's earlier work. Returns `false` if the
+    /// stream joined a capture of another stream, where alone it can be ended. Then all work of the context is done.
     ///
     /// # Errors
     ///
@@ -128,19 +138,7 @@ impl<'g> Scheduler<'g> {
     pub fn discard_capture(&self, stream: &CudaStream) -> Result<bool, DriverError> {
         self.driver.bind(stream.context().cu_ctx().cast())?;
         // SAFETY: the stream is borrowed, and its context is current.
-        Ok(unsafe { try_discard(self.driver, handle(stream)) })
-    }
-
-    /// As [`Self::discard_capture`], and waits for another thread if only that thread can end the capture.
-    ///
-    /// # Errors
-    ///
-    /// As [`Self::discard_capture`].
-    pub fn end_capture(&self, stream: &CudaStream) -> Result<(), DriverError> {
-        self.driver.bind(stream.context().cu_ctx().cast())?;
-        // SAFETY: the stream is borrowed, and its context is current.
-        unsafe { capture::discard(self.driver, handle(stream)) };
-        Ok(())
+        Ok(unsafe { discard(self.driver, handle(stream)) })
     }
 
     /// Prepares all launches of `plan` with `args` on `stream`: checks the arguments for the batch and the kernel's
@@ -217,13 +215,26 @@ pub fn while_capturing<R>(work: impl FnOnce() -> R) -> R {
 }
 
 /// Makes `context` current on this thread, unless it is already. Failures that cudarc recorded in it are not
-/// reported.
+/// returned.
 ///
 /// # Errors
 ///
-/// [`CudaError`] of the driver.
-pub fn bind(context: &CudaContext) -> Result<(), CudaError> {
-    Ok(Driver::get()?.bind(context.cu_ctx().cast())?)
+/// [`DriverError`] of the driver.
+pub fn bind(context: &CudaContext) -> Result<(), DriverError> {
+    match Driver::get() {
+        Ok(driver) => driver.bind(context.cu_ctx().cast()),
+        Err(_) => {
+            let error = cudarc::driver::DriverError(sys::CUresult::CUDA_ERROR_NOT_INITIALIZED);
+            Err(driver_error(context, "cuCtxSetCurrent", error))
+        }
+    }
+}
+
+/// Tells observers that `error`, which a run of launches ended with, came from an earlier launch, if it did. Call it
+/// after the last call of the driver and without locks: observers run code of the program.
+pub fn report(error: &(dyn core::error::Error + 'static)) {
+    let launch = || error.downcast_ref::<LaunchError>()?.driver();
+    error.downcast_ref::<DriverError>().or_else(launch).inspect(|error| error.report());
 }
 
 /// The error that cudarc returned from the driver's `call` in `context`.

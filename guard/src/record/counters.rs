@@ -1,4 +1,4 @@
-//! Lock-free counters of plans, launches and rejections.
+//! Lock-free counters of plans, launches and rejections. They are written before observers run, which may panic.
 
 use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
@@ -35,12 +35,12 @@ impl Counters {
     /// Counts a plan that ran, of `launches` launches.
     #[inline]
     pub(crate) fn ran(&self, launches: u64) {
-        observe::ran(launches);
         if launches == 1 {
             self.single.add_one();
         } else {
             self.ran_several(launches);
         }
+        observe::ran(launches);
     }
 
     #[cold]
@@ -53,16 +53,15 @@ impl Counters {
     /// Counts a plan that the backend refused after `launches` launches.
     #[cold]
     pub(crate) fn stopped(&self, launches: u64) {
-        observe::stopped(launches);
         self.other.fetch_add(1, Ordering::Relaxed);
         self.other_launches.fetch_add(launches, Ordering::Relaxed);
         self.refused_by_driver.fetch_add(1, Ordering::Relaxed);
+        observe::stopped(launches);
     }
 
     /// Counts each broken rule of a rejected request once.
     #[cold]
     pub(crate) fn rejected(&self, violations: &Violations) {
-        observe::rejected(violations);
         for rule in Rule::ALL {
             if violations.contains(*rule)
                 && let Some(counter) = self.rejections.get(rule.index())
@@ -70,6 +69,7 @@ impl Counters {
                 counter.fetch_add(1, Ordering::Relaxed);
             }
         }
+        observe::rejected(violations);
     }
 
     pub(crate) fn snapshot(&self) -> Counts {

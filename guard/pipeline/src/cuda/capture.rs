@@ -8,7 +8,7 @@ use crate::cuda::streams::{Capture, OnStreams};
 use crate::error::{Error, StageResult};
 use crate::progress::PipelineRun;
 use gridguard::cuda::MemoryUses;
-use gridguard::cuda::schedule::{Scheduler, may_capture, while_capturing};
+use gridguard::cuda::schedule::{Scheduler, may_capture};
 
 impl<'r> OnStreams<'r, '_> {
     /// The streams that have work.
@@ -21,19 +21,9 @@ impl<'r> OnStreams<'r, '_> {
         self.capture != Capture::Begun && !may_capture()
     }
 
-    /// Call before the caller's code, a stage or a monitor. Records events after the work so far.
-    pub(crate) fn leave(&mut self) -> StageResult {
+    /// Call before the caller's code, a stage or a monitor.
+    pub(crate) const fn leave(&mut self) {
         self.is_left = true;
-        if !self.refuses_captures() {
-            return Ok(());
-        }
-        for (place, stream) in self.streams().enumerate() {
-            match self.marks.get(place) {
-                Some(mark) => mark.record(stream)?,
-                None => self.marks.push(stream.record_event(None)?),
-            }
-        }
-        Ok(())
     }
 
     /// Call after the caller's code. Makes the context current, and discards captures that the code began.
@@ -42,43 +32,24 @@ impl<'r> OnStreams<'r, '_> {
             return Ok(());
         }
         self.scheduler.bind()?;
-        let mut captured = false;
-        if !self.refuses_captures() {
+        let mut resumed = Ok(());
+        for stream in self.streams() {
+            let checked = self.check_capture(stream);
+            resumed = resumed.and(checked);
+        }
+        resumed
+    }
+
+    /// Refuses more work on a stream that other code began to capture.
+    pub(crate) fn check_capture(&mut self, stream: &CudaStream) -> StageResult {
+        if !self.refuses_captures() || !matches!(self.scheduler.is_captured(stream), Ok(true)) {
             return Ok(());
         }
-        for stream in self.streams() {
-            if matches!(self.scheduler.is_captured(stream), Ok(true)) {
-                captured = true;
-                self.is_stuck |= !self.scheduler.discard_capture(stream)?;
-            }
+        if !self.scheduler.discard_capture(stream)? {
+            // All work is done.
+            (self.is_stuck, self.forked) = (true, 0);
         }
-        if self.is_stuck {
-            self.wait_for_marks();
-        }
-        if captured { Err(Error::captured().into()) } else { Ok(()) }
-    }
-
-    /// Waits for all work, because the capture of a stream cannot be ended here.
-    #[cold]
-    fn wait_for_marks(&mut self) {
-        while_capturing(|| {
-            for (stream, mark) in self.streams().zip(&self.marks) {
-                if stream.synchronize().is_err() {
-                    stream.context().record_err(mark.synchronize());
-                }
-            }
-        });
-        self.forked = 0;
-    }
-
-    /// Refuses more work on a stream that another thread began to capture.
-    pub(crate) fn check_capture(&self, lane: usize) -> StageResult {
-        let stream = self.stream_of(lane);
-        if self.refuses_captures() && matches!(self.scheduler.is_captured(stream), Ok(true)) {
-            self.scheduler.end_capture(stream)?;
-            return Err(Error::captured().into());
-        }
-        Ok(())
+        Err(Error::captured().into())
     }
 
     /// Ends the run and the uses of its memory, and counts its launches.

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use cudarc::driver::{CudaEvent, CudaGraph, CudaSlice, CudaStream, DevicePtrMut, sys};
+use cudarc::driver::{CudaGraph, CudaSlice, CudaStream, DevicePtrMut, sys};
 use gridguard::cuda::LaunchError;
 use gridguard::cuda::schedule::{AllocationError, Scheduler, driver_error};
 use gridguard::{ArgsError, Chunk, RawArgs};
@@ -40,9 +40,7 @@ pub(crate) struct OnStreams<'r, 'a> {
     pub(crate) capture: Capture,
     /// Whether the caller's code may have run since the last `resume`.
     pub(crate) is_left: bool,
-    /// Events that `leave` recorded on each stream with work.
-    pub(crate) marks: Vec<CudaEvent>,
-    /// Whether a stream is in a capture that cannot be ended. All work is done then.
+    /// Whether a stream is in a capture that another stream must end. All work is done then.
     pub(crate) is_stuck: bool,
 }
 
@@ -183,9 +181,10 @@ impl Backend for OnStreams<'_, '_> {
 
     fn wait(&mut self) -> StageResult {
         for place in 0..self.lanes.len() {
-            self.scheduler.guard().synchronize(self.stream_of(place))?;
+            self.scheduler.synchronize(self.stream_of(place))?;
         }
-        self.leave()
+        self.leave();
+        Ok(())
     }
 }
 
@@ -212,7 +211,6 @@ impl<'r, 'a> OnStreams<'r, 'a> {
             launches: 0,
             capture: Capture::No,
             is_left: true,
-            marks: Vec::new(),
             is_stuck: false,
         }
     }
@@ -273,7 +271,7 @@ impl<'r, 'a> OnStreams<'r, 'a> {
 
     fn run_stage(&mut self, step: Step<'_>) -> StageResult {
         self.resume()?;
-        self.check_capture(step.lane)?;
+        self.check_capture(self.stream_of(step.lane))?;
         self.copy(step, false)?;
         self.submit_stage(step)?;
         self.copy(step, true)
@@ -284,7 +282,7 @@ impl<'r, 'a> OnStreams<'r, 'a> {
         let stream = self.stream_of(lane);
         let views = self.views(step);
         if matches!(self.stages.get(index), Some(StageWork::Call { .. })) {
-            self.leave()?;
+            self.leave();
         }
         let kernel = match self.stages.get_mut(index) {
             Some(StageWork::Kernel { kernel, .. }) => kernel,
@@ -378,7 +376,7 @@ impl<'r, 'a> OnStreams<'r, 'a> {
     /// plan is captured already.
     fn failure(&mut self, chunk: Chunk, stage: usize, error: StageError) -> ChunkFailure {
         // The caller may call a monitor next.
-        let _ = self.leave();
+        self.leave();
         let mut error = Error::caused_by(ErrorKind::Stage, error);
         if self.capture == Capture::Begun && error.kind() == ErrorKind::OutOfMemory {
             error = error.with_kind(ErrorKind::Stage);

@@ -9,7 +9,7 @@ use cudarc::driver::CudaContext;
 use crate::error::{Error, ErrorKind, StageError};
 use crate::product::cublaslt::{CublasLt, Handle, Status};
 use gridguard::Guard;
-use gridguard::cuda::CudaError;
+use gridguard::cuda::DriverError;
 use gridguard::cuda::schedule::{Scheduler, bind};
 
 /// The library or the device cannot be used.
@@ -37,7 +37,7 @@ impl LibraryHandle {
     }
 
     /// Makes its context current.
-    pub(crate) fn bind(&self) -> Result<(), CudaError> {
+    pub(crate) fn bind(&self) -> Result<(), DriverError> {
         bind(&self.context)
     }
 }

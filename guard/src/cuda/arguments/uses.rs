@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use arrayvec::ArrayVec;
 use cudarc::driver::{
-    CudaContext, CudaEvent, CudaStream, HostSlice, PinnedHostSlice, SyncOnDrop, result,
+    CudaContext, CudaEvent, CudaStream, HostSlice, PinnedHostSlice, SyncOnDrop, result, sys,
 };
 
 use crate::cuda::arguments::memory::{Memory, MemoryMut};
@@ -240,39 +240,54 @@ impl<'a> MemoryUses<'a> {
             self.refuses_captures() && self.launches.cu_stream().addr() > LEGACY_STREAM;
         // An owner that waits for a capturing stream joins its capture.
         let mut captured = refuses_captures && !self.owners.is_empty() && self.is_capturing();
-        if captured {
-            self.discard_capture();
+        if captured && !self.discard_capture() {
+            return true;
         }
         self.wait();
-        self.record();
+        self.record(None);
         // Events that were recorded in a capture do not order anything after the launches.
         if refuses_captures && self.is_capturing() {
             captured = true;
-            self.discard_capture();
-            self.wait();
-            self.record();
+            if self.discard_capture() {
+                self.wait();
+                self.record(None);
+            }
         }
         captured
     }
 
+    /// Ends the capture of the launches' stream. If that must be left to another stream, the launches have run, and
+    /// uses of the memory need no order.
     #[cold]
-    fn discard_capture(&self) {
-        if let Ok(driver) = Driver::get() {
-            // SAFETY: the stream is alive in `self`, and its context was made current to ask.
-            unsafe { discard(driver, handle(self.launches)) };
+    fn discard_capture(&self) -> bool {
+        let Ok(driver) = Driver::get() else { return true };
+        // SAFETY: the stream is alive in `self`, and its context was made current to ask.
+        let ended = unsafe { discard(driver, handle(self.launches)) };
+        if !ended {
+            // Nothing can wait for an event that was recorded in the capture.
+            match result::stream::create(result::stream::StreamKind::NonBlocking) {
+                Ok(stream) => {
+                    self.record(Some(stream));
+                    // SAFETY: created just now, and used by nothing else.
+                    let _ = unsafe { result::stream::destroy(stream) };
+                }
+                Err(error) => self.launches.context().record_err(Err::<(), _>(error)),
+            }
         }
+        ended
     }
 
+    /// Records the uses on their streams, or on one that stands for them.
     #[inline]
-    fn record(&self) {
+    fn record(&self, stand_in: Option<sys::CUstream>) {
         for Use { event, stream, always } in self.events.iter() {
             // The memory's own object, whose streams wait for the event.
             let context = event.context();
             if *always || context.is_managing_stream_synchronization() {
-                // SAFETY: both are alive in `self`, and of the context that is current since the launches.
-                // cudarc's own function would query the current context again for each event.
-                let recorded =
-                    unsafe { result::event::record(event.cu_event(), stream.cu_stream()) };
+                let on = stand_in.unwrap_or_else(|| stream.cu_stream());
+                // SAFETY: event and stream are alive in `self` or by the caller, and of the context that is current
+                // since the launches. cudarc's own function would query the current context again for each event.
+                let recorded = unsafe { result::event::record(event.cu_event(), on) };
                 if recorded.is_err() {
                     // Nothing else would wait for the use.
                     context.record_err(stream.synchronize());

@@ -132,7 +132,10 @@ impl<'a, F: Function> LaunchBuilder<'a, F> {
         let launched = self.function.with_kernel(args.stream(), launch);
         let launches = launched.map_err(LaunchError::Unknown)??;
         let events = match (self.events, start.into_inner()) {
-            (Some(flags), Some(start)) => Some((start, record_event(args.stream(), flags)?)),
+            (Some(flags), Some(start)) => {
+                let end = record_event(args.stream(), flags);
+                Some((start, end.map_err(|error| self.guard.count_failure(error))?))
+            }
             _ => None,
         };
         Ok(Launched { launches, events })

@@ -44,10 +44,6 @@ impl Background {
     ) -> Option<Box<Self>> {
         let driver_log = log::since(driver, call, start);
         let suspects = FaultSuspects::collect(driver, status, context);
-        if let Some(suspects) = &suspects {
-            let name = driver.error_name(status).unwrap_or_default();
-            observe::late_error(call, &name, suspects.launches().len());
-        }
         let known = driver_log.is_some() || suspects.is_some();
         known.then(|| Box::new(Self { driver_log, suspects, local_memory: None }))
     }
@@ -147,6 +143,15 @@ impl DriverError {
     /// allocates nothing else that large.
     pub fn local_memory(&self) -> Option<LocalMemory> {
         self.background.as_ref()?.local_memory
+    }
+
+    /// Tells observers about an error of an earlier launch. Call it when the error leaves the guard, after the last
+    /// driver call of its launch and without locks: observers run code of the program.
+    #[cold]
+    pub(crate) fn report(&self) {
+        if let Some(suspects) = self.suspects() {
+            observe::late_error(self.call, &self.name, suspects.launches().len());
+        }
     }
 
     /// The same error, for a launch of a kernel with these limits.

@@ -6,6 +6,8 @@ use core::marker::PhantomData;
 use core::time::Duration;
 use std::thread;
 
+use cudarc::driver::result;
+
 use crate::cuda::driver::error::DriverError;
 use crate::cuda::driver::library::CAPTURE_ERRORS;
 use crate::cuda::driver::symbols::{Driver, Handle};
@@ -19,8 +21,8 @@ use crate::cuda::driver::symbols::{Driver, Handle};
 /// recorders of `metrics` run before the first query, or after later uses of the memory are ordered.
 ///
 /// If another thread begins a capture meanwhile, the guard invalidates it, so that it yields no graph, and
-/// launches no further chunks. The guard then ends the capture. If only the other thread can end it, the guard
-/// waits for that.
+/// launches no further chunks. The guard then ends the capture, or waits for the launches if the capture began on
+/// another stream.
 ///
 /// One case goes unseen: another thread begins a capture between a query and the launch, and ends it before
 /// the next query. So no other thread may capture a stream while a guard launches on it.
@@ -104,43 +106,45 @@ pub(crate) unsafe fn refuse_rest(driver: &Driver, stream: Handle) -> DriverError
     driver.error(None, "cuStreamIsCapturing", *CAPTURE_ERRORS.start())
 }
 
-/// Invalidates and ends the capture of `stream`, and waits for the stream's earlier work. If only another thread
-/// can end the capture, waits for that thread.
+/// Invalidates and ends the capture of `stream`, and waits for the stream's earlier work. Returns `false` if the stream
+/// joined a capture of another stream, where alone it can be ended. Then all work of the context is done.
 ///
 /// # Safety
 ///
 /// As [`is_captured`].
 #[cold]
-pub(crate) unsafe fn discard(driver: &Driver, stream: Handle) {
-    // SAFETY: this function's contract.
-    while unsafe { !try_discard(driver, stream) } {
-        thread::sleep(Duration::from_millis(1));
-    }
-}
-
-/// As [`discard`], but returns `false` if only another thread can end the capture. It is invalid then.
-///
-/// # Safety
-///
-/// As [`is_captured`].
-#[cold]
-pub(crate) unsafe fn try_discard(driver: &Driver, stream: Handle) -> bool {
+pub(crate) unsafe fn discard(driver: &Driver, stream: Handle) -> bool {
     let _relaxed = RelaxedCapture::begin(driver);
-    // The first synchronisation makes the capture invalid.
+    // The first synchronisation makes the capture invalid. Any thread can end it then (H200, CUDA 13.0).
     // SAFETY: the stream is alive, by this function's contract.
     let is_captured = || CAPTURE_ERRORS.contains(&unsafe { (driver.stream_synchronize)(stream) });
-    if !is_captured() {
-        return true;
+    while is_captured() {
+        let mut graph = core::ptr::null_mut();
+        // SAFETY: the stream is alive, by this function's contract; the pointer is to a live handle.
+        let ended = unsafe { (driver.stream_end_capture)(stream, &raw mut graph) };
+        if ended == 0 && !graph.is_null() {
+            // SAFETY: the call above returned the graph, and nothing else has it.
+            let _ = unsafe { (driver.graph_destroy)(graph) };
+        }
+        if !is_captured() {
+            break;
+        }
+        if wait_for_all() {
+            return false;
+        }
+        // No memory is free.
+        thread::sleep(Duration::from_millis(1));
     }
-    let mut graph = core::ptr::null_mut();
-    // SAFETY: the stream is alive, by this function's contract; the pointer is to a live handle. The call fails if the
-    // capture began on another stream, or on another thread in a mode other than relaxed.
-    let ended = unsafe { (driver.stream_end_capture)(stream, &raw mut graph) };
-    if ended == 0 && !graph.is_null() {
-        // SAFETY: the call above returned the graph, and nothing else has it.
-        let _ = unsafe { (driver.graph_destroy)(graph) };
-    }
-    !is_captured()
+    true
+}
+
+/// Waits for all work of the current context, also while a stream of it is in a capture, which `cuCtxSynchronize`
+/// refuses. `cuMemFree` synchronises all streams (CUDA C++ Programming Guide, stream-ordered memory allocator), whatever
+/// is captured (H200, CUDA 13.0). Returns whether it did.
+fn wait_for_all() -> bool {
+    // SAFETY: the memory is used by nothing. `discard`'s caller made a context current.
+    let freed = unsafe { result::malloc_sync(1).map(|memory| result::free_sync(memory)) };
+    matches!(freed, Ok(Ok(())))
 }
 
 /// Lets this thread wait for work during captures.

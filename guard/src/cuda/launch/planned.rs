@@ -122,11 +122,9 @@ impl Guard {
     /// Submits the launches of `plan`, reports and counts them.
     #[inline]
     pub(crate) fn launch_plan(&self, call: &impl Call, plan: &Plan) -> Result<u64, LaunchError> {
-        let launched = call.submit(self, ValidLaunches::Plan(plan));
-        if launched.is_ok() {
-            observe::launched(Some(call.kernel().name()), plan);
-        }
-        self.count(launched)
+        let launched = self.count(call.submit(self, ValidLaunches::Plan(plan)))?;
+        observe::launched(Some(call.kernel().name()), plan);
+        Ok(launched)
     }
 
     /// The plan that the profile chooses, or else the plan of the planner.
@@ -155,8 +153,12 @@ impl Guard {
         }
     }
 
+    /// Counts a request that was not launched to its end, and tells observers about an error of an earlier launch.
     #[cold]
     pub(crate) fn count_failure(&self, error: LaunchError) -> LaunchError {
+        if !matches!(error, LaunchError::Unknown(_)) {
+            error.driver().inspect(|error| error.report());
+        }
         match &error {
             LaunchError::Stopped(stopped) => self.counters.stopped(stopped.chunk),
             LaunchError::Workspace(_) => self.counters.stopped(0),

@@ -86,10 +86,9 @@ impl Guard {
             launched
         };
         let launched = submit();
-        if launched.is_ok() {
-            observe::launched(Some(kernel.name()), &plan);
-        }
-        self.count(launched)
+        let launched = self.count(launched)?;
+        observe::launched(Some(kernel.name()), &plan);
+        Ok(launched)
     }
 }
 

@@ -49,7 +49,8 @@ CALL(cuMemAllocManaged, (CUdeviceptr *at, size_t bytes, unsigned flags),
 CALL(cuMemFree_v2, (CUdeviceptr at), CONTEXT, CHECK(capture_error());
      struct Block **link = find_block(at, 1);
      expect_order(!link || covers(&host, &(*link)->used), "free of memory in use");
-     if (at) CHECK(release(at)))
+     if (at) CHECK(release(at));
+     merge(&host, &work) /* it synchronises all streams */)
 CUresult cuMemAllocPitch_v2(CUdeviceptr *at, size_t *pitch, size_t width, size_t height, unsigned element) {
     REQUIRE(pitch && width && height, INVALID_VALUE);
     *pitch = (width + 511) / 512 * 512;

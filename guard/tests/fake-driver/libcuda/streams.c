@@ -50,9 +50,9 @@ CUresult cuStreamEndCapture(CUstream handle, CUgraph *graph) {
     REQUIRE(graph, INVALID_VALUE);
     REQUIRE(c, ILLEGAL_STATE);
     REQUIRE(c->origin == stream, STREAM_CAPTURE_UNMATCHED);
-    REQUIRE(c->mode == MODE_RELAXED || pthread_equal(c->thread, pthread_self()),
+    bool whole = c->status == CAPTURE_ACTIVE; /* any thread may end one that is not */
+    REQUIRE(!whole || c->mode == MODE_RELAXED || pthread_equal(c->thread, pthread_self()),
             STREAM_CAPTURE_WRONG_THREAD);
-    bool whole = c->status == CAPTURE_ACTIVE;
     c->status = CAPTURE_NONE;
     *graph = whole ? c->graph : NULL;
     return whole ? SUCCESS : STREAM_CAPTURE_INVALIDATED;

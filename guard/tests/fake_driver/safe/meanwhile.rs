@@ -1,10 +1,12 @@
 //! Captures that begin while a call runs: by another thread.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
+use std::time::Duration;
 
 use cudarc::driver::CudaStream;
-use cudarc::driver::sys::{CUgraphInstantiate_flags, CUstreamCaptureMode, CUstreamCaptureStatus};
+use cudarc::driver::sys::{CUgraphInstantiate_flags, CUstreamCaptureMode};
 use gridguard::cuda::{Args, LaunchError};
 use gridguard::{Axis, Guard};
 use gridguard_test_support::fake_driver::{launches, with_fake};
@@ -15,7 +17,6 @@ use crate::kernels::{
 };
 
 const RELAXED: CUstreamCaptureMode = CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_RELAXED;
-const ACTIVE: CUstreamCaptureStatus = CUstreamCaptureStatus::CU_STREAM_CAPTURE_STATUS_ACTIVE;
 const SPLIT: u64 = 3 * 65_535;
 
 /// Ends the capture of the stream, and launches its graph, which must be empty.
@@ -134,30 +135,48 @@ fn a_launch_with_a_workspace_stops_too() {
     });
 }
 
-#[test]
-fn a_thread_that_captures_its_own_way_is_waited_for() {
-    with_guard(&[("GRIDGUARD_FAKE_LAUNCH_UNTIL_CAPTURED", "1")], |guard| {
-        let on = stream(&guard);
-        let kernel = kernel(&guard, "fake_iota_y");
-        let mut out = poisoned(&stream(&guard), ITEMS);
-        let launched = thread::scope(|scope| {
-            scope.spawn(|| {
-                while launches().is_empty() {
-                    thread::sleep(std::time::Duration::from_millis(1));
-                }
-                on.begin_capture(CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_GLOBAL)
-                    .expect("the stream is idle");
-                while on.capture_status().expect("a status") == ACTIVE {
-                    thread::sleep(std::time::Duration::from_millis(1));
-                }
-                let ended = on.end_capture(CUgraphInstantiate_flags(0));
-                assert!(!matches!(ended, Ok(Some(_))), "the capture is invalid");
-            });
-            write(&guard, &kernel, &on, &mut out)
+/// Launches over memory of another stream while another thread begins a capture, which it ends only after the memory
+/// was freed.
+fn launch_while_captured(guard: &Guard, begin: impl Fn(&Arc<CudaStream>) + Sync) {
+    let on = stream(guard);
+    let kernel = kernel(guard, "fake_iota_y");
+    let mut out = poisoned(&stream(guard), ITEMS);
+    let returned = AtomicBool::new(false);
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            let wait = || thread::sleep(Duration::from_millis(1));
+            while launches().is_empty() {
+                wait();
+            }
+            begin(&on);
+            while !returned.load(Ordering::Acquire) {
+                wait();
+            }
         });
-        assert_refused(launched);
+        assert_refused(write(guard, &kernel, &on, &mut out));
         drop(out);
-        assert_nothing_is_captured(&on);
+        returned.store(true, Ordering::Release);
+    });
+    assert_nothing_is_captured(&on);
+}
+
+#[test]
+fn a_launch_does_not_wait_for_the_thread_that_captures_its_stream() {
+    with_guard(&[("GRIDGUARD_FAKE_LAUNCH_UNTIL_CAPTURED", "1")], |guard| {
+        let mode = CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_GLOBAL;
+        launch_while_captured(&guard, |on| on.begin_capture(mode).expect("the stream is idle"));
+    });
+}
+
+#[test]
+fn a_launch_does_not_wait_for_the_stream_whose_capture_its_stream_joined() {
+    with_guard(&[("GRIDGUARD_FAKE_LAUNCH_UNTIL_CAPTURED", "1")], |guard| {
+        let origin = stream(&guard);
+        launch_while_captured(&guard, |on| {
+            origin.begin_capture(RELAXED).expect("it is idle");
+            on.join(&origin).expect("it becomes part of the capture");
+        });
+        assert_nothing_is_captured(&origin);
     });
 }
 

@@ -2,13 +2,15 @@
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError, mpsc};
+use std::thread;
+use std::time::Duration;
 
 use cudarc::driver::sys::{CUgraphInstantiate_flags, CUstreamCaptureMode};
 use cudarc::driver::{CudaContext, CudaStream};
 use gridguard::cuda::{Args, Kernel, LaunchError};
 use gridguard::profile::{Key, Profile};
-use gridguard::{Axis, Guard};
+use gridguard::{Axis, Dim3, Guard, LaunchRequest};
 use gridguard_test_support::fake_driver::{launches, with_fake};
 use metrics::{Counter, Gauge, Histogram, KeyName, Metadata, Recorder, SharedString, Unit};
 use tracing::span::{Attributes, Id, Record};
@@ -101,6 +103,7 @@ struct Program {
     kernel: Kernel,
     tuned: Kernel,
     spill: Kernel,
+    wide: Kernel,
     stream: Arc<CudaStream>,
     owner: Arc<CudaStream>,
 }
@@ -139,9 +142,10 @@ impl Program {
         let key = Key { kernel: "iota".into(), ..Key::default() };
         let kernel = kernel(&guard, "fake_iota_y");
         let tuned = kernel.clone().with_tuning(key, "items", &[]);
-        let spill = crate::kernels::kernel(&guard, "fake_spill_y");
+        let [spill, wide] =
+            ["fake_spill_y", "wide"].map(|name| crate::kernels::kernel(&guard, name));
         let [stream, owner] = [(); 2].map(|()| context(&guard).new_stream().expect("a stream"));
-        Self { guard, kernel, tuned, spill, stream, owner }
+        Self { guard, kernel, tuned, spill, wide, stream, owner }
     }
 
     fn launch(
@@ -271,5 +275,38 @@ fn an_observer_may_drop_what_else_holds_the_guard() {
         at_each_observation(&program, let_go, || {
             assert_eq!(program.launch(&program.kernel, &program.owner, SPLIT, true), Ok(2));
         });
+    });
+}
+
+/// The driver refuses the opt-in of a launch for an earlier launch's fault.
+#[test]
+fn the_observer_of_a_late_error_runs_after_the_launch() {
+    with_fake(&[("GRIDGUARD_FAKE_FAULT_LAUNCH", "0")], || {
+        let program = Arc::new(Program::new());
+        let launch = |program: &Program| {
+            let request = LaunchRequest::new(Dim3::ONE, Dim3::ONE).dynamic_shared_bytes(100_000);
+            program.guard.launch(&program.wide, &request, Args::new(&program.stream))
+        };
+        let first = LaunchRequest::new(Dim3::ONE, Dim3::ONE);
+        let launched = program.guard.launch(&program.wide, &first, Args::new(&program.stream));
+        assert_eq!(launched, Ok(1));
+        let again = Arc::clone(&program);
+        let (sender, answers) = mpsc::channel();
+        let (sender, answers) = (Mutex::new(sender), Mutex::new(answers));
+        let act = move || {
+            let (again, sender) = (Arc::clone(&again), sender.lock().expect("one").clone());
+            thread::spawn(move || sender.send(launch(&again)));
+            let answers = answers.lock().expect("one");
+            let launched = answers.recv_timeout(Duration::from_secs(10));
+            launched.expect("no lock is held").expect_err("the context is lost");
+        };
+        let act: Arc<dyn Fn() + Send + Sync> = Arc::new(act);
+        for at in 0..2 {
+            let watcher = Watcher { at, seen: Arc::default(), act: Arc::clone(&act) };
+            tracing::subscriber::with_default(watcher.clone(), || {
+                launch(&program).expect_err("the context is lost");
+            });
+            assert_eq!(watcher.seen.load(Ordering::Relaxed), 1, "once for the error");
+        }
     });
 }
