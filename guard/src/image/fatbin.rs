@@ -56,28 +56,6 @@ pub fn fatbin_bytes(start: &[u8; 16]) -> Option<u64> {
     start.starts_with(&MAGIC).then(|| number(start, 6, 2).saturating_add(number(start, 8, 8)))
 }
 
-/// A copy of the fatbin without its machine code, to keep its PTX.
-///
-/// # Errors
-///
-/// [`ImageError`] if it is incomplete.
-#[cfg(feature = "image")]
-pub fn fatbin_without_code(bytes: &[u8]) -> Result<Vec<u8>, ImageError> {
-    let mut kept = Vec::new();
-    for entry in entries(bytes)? {
-        let Entry { kind, header, stored } = entry?;
-        if kind == PTX {
-            kept.extend_from_slice(header);
-            kept.extend_from_slice(stored);
-        }
-    }
-    let mut fatbin = part(bytes, HEADER, 0, HEADER_BYTES - 10)?.to_vec();
-    fatbin.extend(16_u16.to_le_bytes());
-    fatbin.extend(saturated(kept.len()).to_le_bytes());
-    fatbin.append(&mut kept);
-    Ok(fatbin)
-}
-
 /// The bytes that follow a fatbin.
 pub(super) fn after(bytes: &[u8]) -> Result<&[u8], ImageError> {
     let end = number(bytes, 6, 2).saturating_add(saturated(content(bytes)?.len()));
@@ -163,17 +141,6 @@ mod tests {
         bytes[6] = 15;
         let error = ImageError::Damaged { part: HEADER, what: "size", value: 15 };
         assert_eq!(check(&bytes), Err(error));
-    }
-
-    #[cfg(feature = "image")]
-    #[test]
-    fn without_code_its_ptx_stays_as_it_is() {
-        let whole = fatbin(&[(2, b"code"), (1, b".version 8.0"), (8, b"other"), (1, b"two")]);
-        assert_eq!(fatbin_without_code(&whole), Ok(fatbin(&[(1, b".version 8.0"), (1, b"two")])));
-        assert_eq!(fatbin_without_code(&fatbin(&[(2, b"code")])), Ok(fatbin(&[])));
-        for len in 4..whole.len() {
-            assert!(fatbin_without_code(&whole[..len]).is_err(), "{len}");
-        }
     }
 
     #[test]

@@ -47,6 +47,7 @@ pub struct FileImage<'a> {
     stored: &'a [u8],
     compression: Compression,
     options: &'a [u8],
+    identifier: &'a [u8],
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -160,6 +161,11 @@ impl FileImage<'_> {
         String::from_utf8_lossy(self.options.trim_ascii())
     }
 
+    /// The name of the source file that the fatbin states for the image; often none.
+    pub fn identifier(&self) -> Cow<'_, str> {
+        String::from_utf8_lossy(self.identifier)
+    }
+
     fn contents(&self) -> Result<Cow<'_, [u8]>, ImageError> {
         let (Compression::Lz4(bytes) | Compression::Zstd(bytes)) = self.compression else {
             return Ok(Cow::Borrowed(self.stored));
@@ -196,8 +202,9 @@ fn read_plain(bytes: &[u8]) -> Result<FileImage<'_>, ImageError> {
         Some(_) => (Format::Ptx, image.ptx_target().and_then(known)),
         None => (Format::Cubin, Some(cubin::architecture(bytes)?)),
     };
-    let (stored, compression) = (bytes, Compression::None);
-    Ok(FileImage { fatbin: 0, format, architecture, stored, compression, options: &[] })
+    let (stored, compression, none) = (bytes, Compression::None, &[]);
+    let (options, identifier) = (none, none);
+    Ok(FileImage { fatbin: 0, format, architecture, stored, compression, options, identifier })
 }
 
 /// The images that have been found in a file.
@@ -298,12 +305,20 @@ impl<'a> Found<'a> {
             _ => part(stored, "compressed fatbin entry", 0, stored_bytes)?,
         };
         let architecture = Some(Architecture { capability, scope });
-        // Older headers have no options.
-        let options = part(header, "options", number(header, 64, 4), number(header, 68, 4));
-        let options = options.unwrap_or_default().split(|byte| *byte == 0).next();
-        let (fatbin, options) = (self.fatbins, options.unwrap_or_default());
-        let image = FileImage { fatbin, format, architecture, stored, compression, options };
-        self.images.push(image);
+        // Older headers lack the fields of texts.
+        let text = |at| {
+            let text = part(header, "text", number(header, at, 4), number(header, at + 4, 4));
+            text.unwrap_or_default().split(|byte| *byte == 0).next().unwrap_or_default()
+        };
+        self.images.push(FileImage {
+            fatbin: self.fatbins,
+            format,
+            architecture,
+            stored,
+            compression,
+            options: text(64),
+            identifier: text(32),
+        });
         Ok(())
     }
 }

@@ -24,7 +24,7 @@ pub use checked::Image;
 pub use error::ImageError;
 // For the preload library.
 #[cfg(feature = "image")]
-pub use fatbin::{fatbin_bytes, fatbin_without_code};
+pub use fatbin::fatbin_bytes;
 #[cfg(feature = "image")]
 pub use file::{FileImage, ImageFile};
 #[cfg(feature = "image")]

@@ -92,6 +92,7 @@ macro_rules! intercepted {
             cudaLaunchCooperativeKernel_ptsz() => runtime::kernel, by_caller;
             __cudaLaunchKernel() => runtime::kernel, by_caller;
             __cudaLaunchKernel_ptsz() => runtime::kernel, by_caller;
+            nvrtcCompileProgram() => compile::nvrtc_compile, by_caller;
             nvrtcGetCUBIN() => compile::nvrtc, by_caller;
             nvJitLinkCreate() => compile::link_begin, by_caller;
             nvJitLinkAddData() => compile::link_data, by_caller;

@@ -1,16 +1,23 @@
 //! Keeps the PTX that a `ptxas` of the run assembles, for the process that loads its machine code. `ptxas` has this
 //! library too, and writes the PTX to the folder of the run, below the digest of the cubin.
 
+use core::ffi::{c_int, c_void};
+use core::ptr;
 use std::ffi::OsStr;
 use std::fs;
 use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
 
 use gridguard_files::{publish_private, read_trusted};
 
 use crate::process::output::without_signals;
 use crate::process::{self, guarded};
 use crate::watch::handle_record::{Digest, Reason};
+
+/// The call of this process, if it is a `ptxas`.
+static CALL: OnceLock<Started> = OnceLock::new();
 
 /// Registers what a process does at its end: `ptxas` keeps the PTX that it read, and the first process of the run
 /// deletes the folder.
@@ -20,10 +27,19 @@ pub(crate) fn begin() {
     let program = process::program();
     let is_ptxas = Path::new(&program).file_name().is_some_and(is_ptxas);
     if is_ptxas && gridguard_files::check_folder(folder).is_ok() {
-        process::register_end(at_end_of_ptxas);
+        let line = fs::read("/proc/self/cmdline").unwrap_or_default();
+        if let Some(call) = Call::of(line.split(|byte| *byte == 0).skip(1)) {
+            let _ = CALL.set(Started::now(call));
+            // SAFETY: the function lives as long as the process, which never unloads a preloaded library.
+            unsafe { on_exit(at_end_of_ptxas, ptr::null_mut()) };
+        }
     } else if process::is_first() {
         process::register_end(at_end_of_run);
     }
+}
+
+unsafe extern "C" {
+    fn on_exit(function: extern "C" fn(c_int, *mut c_void), data: *mut c_void) -> c_int;
 }
 
 /// Triton has a `ptxas-blackwell`, too.
@@ -31,12 +47,11 @@ fn is_ptxas(name: &OsStr) -> bool {
     name.as_bytes().starts_with(b"ptxas")
 }
 
-extern "C" fn at_end_of_ptxas() {
-    guarded::run(|| {
-        let line = fs::read("/proc/self/cmdline").ok()?;
-        let call = Call::of(line.split(|byte| *byte == 0).skip(1))?;
-        keep(process::options().ptx.as_deref()?, &call)
-    });
+/// A `ptxas` that fails, or is killed, leaves an older cubin.
+extern "C" fn at_end_of_ptxas(status: c_int, _data: *mut c_void) {
+    if status == 0 {
+        guarded::run(|| keep(process::options().ptx.as_deref()?, CALL.get()?));
+    }
 }
 
 extern "C" fn at_end_of_run() {
@@ -49,6 +64,35 @@ extern "C" fn at_end_of_run() {
         }
         fs::remove_dir(folder).ok()
     });
+}
+
+/// A call, and its files when it began.
+#[derive(Debug)]
+struct Started {
+    call: Call,
+    input: Option<Identity>,
+    output: Option<Identity>,
+}
+
+/// Device, number and size of a file, and when it was changed last.
+type Identity = (u64, u64, u64, i64, i64);
+
+fn identity(path: &Path) -> Option<Identity> {
+    let file = fs::metadata(path).ok()?;
+    Some((file.dev(), file.ino(), file.len(), file.ctime(), file.ctime_nsec()))
+}
+
+impl Started {
+    fn now(call: Call) -> Self {
+        let [input, output] = [identity(&call.input), identity(&call.output)];
+        Self { call, input, output }
+    }
+
+    /// Whether the call has written its output, and read the input that is still there.
+    fn is_complete(&self) -> bool {
+        let [input, output] = [identity(&self.call.input), identity(&self.call.output)];
+        self.input.is_some() && self.input == input && output.is_some() && self.output != output
+    }
 }
 
 /// The command line of a `ptxas`.
@@ -66,39 +110,65 @@ impl Call {
         let mut words = words.filter(|word| !word.is_empty());
         let (mut inputs, mut output, mut others) = (Vec::new(), None, Vec::new());
         while let Some(word) = words.next() {
-            if !word.starts_with(b"-") {
-                inputs.push(word);
-                continue;
-            }
-            let (name, joined) = match word.iter().position(|byte| *byte == b'=') {
-                Some(at) => (&word[..at], Some(&word[at + 1..])),
-                None => (word, None),
-            };
-            if HARMLESS.split(' ').any(|harmless| harmless.as_bytes() == name) {
-                continue;
-            }
-            let is_output = OUTPUT.contains(&name);
-            if is_output || VALUED.contains(&name) {
-                let value = joined.or_else(|| words.next())?;
-                output = if is_output { Some(value) } else { output };
-            } else {
-                others.push(String::from_utf8_lossy(word).into_owned());
+            match Word::of(word) {
+                Word::Input => inputs.push(word),
+                Word::Harmless => {}
+                Word::Valued { is_output, value } => {
+                    let value = value.or_else(|| words.next())?;
+                    output = if is_output { Some(value) } else { output };
+                }
+                Word::Other => others.push(String::from_utf8_lossy(word).into_owned()),
             }
         }
-        let path = |word: &[u8]| PathBuf::from(OsStr::from_bytes(word));
-        match inputs[..] {
-            [input] => Some(Self { input: path(input), output: path(output?), others }),
-            // The value of an unknown option is taken for an input.
-            [input, ..] if !others.is_empty() => {
-                Some(Self { input: path(input), output: path(output?), others })
-            }
-            _ => None,
+        let path = |word: &[u8]| std::path::absolute(OsStr::from_bytes(word)).ok();
+        // The value of an unknown option is taken for an input.
+        let input = inputs.first().filter(|_| inputs.len() == 1 || !others.is_empty())?;
+        Some(Self { input: path(input)?, output: path(output?)?, others })
+    }
+}
+
+/// A word of a command line.
+enum Word<'a> {
+    Input,
+    /// An option without a value that a driver also applies, or that does not change the machine code.
+    Harmless,
+    /// An option with a value, which is the next word if it is `None`.
+    Valued {
+        is_output: bool,
+        value: Option<&'a [u8]>,
+    },
+    Other,
+}
+
+impl<'a> Word<'a> {
+    fn of(word: &'a [u8]) -> Self {
+        if !word.starts_with(b"-") {
+            return Self::Input;
+        }
+        let (name, value) = match word.iter().position(|byte| *byte == b'=') {
+            Some(at) => (&word[..at], Some(&word[at + 1..])),
+            None => (word, None),
+        };
+        let is_output = OUTPUT.contains(&name);
+        if HARMLESS.split(' ').any(|harmless| harmless.as_bytes() == name) {
+            Self::Harmless
+        } else if is_output || VALUED.contains(&name) {
+            Self::Valued { is_output, value }
+        } else {
+            Self::Other
         }
     }
 }
 
+/// The first of these options of `ptxas` that the driver does not apply.
+pub(super) fn other_option<'a>(options: impl Iterator<Item = &'a str>) -> Option<&'a str> {
+    let mut others = options.filter(|option| matches!(Word::of(option.as_bytes()), Word::Other));
+    others.next()
+}
+
 /// Writes the PTX, or the options that a driver does not apply, for the cubin of a call.
-fn keep(folder: &Path, call: &Call) -> Option<()> {
+fn keep(folder: &Path, started: &Started) -> Option<()> {
+    let call = &started.call;
     let cubin = gridguard_files::read(&call.output, MOST_BYTES).ok()??;
     let mut record = call.others.join(" ").into_bytes();
     record.push(b'\n');
@@ -106,6 +176,7 @@ fn keep(folder: &Path, call: &Call) -> Option<()> {
         let ptx = gridguard_files::read(&call.input, MOST_BYTES).ok()??;
         record.extend(lz4_flex::compress_prepend_size(&ptx));
     }
+    started.is_complete().then_some(())?;
     // The first `ptxas` creates the folder.
     let known = fs::read_dir(folder).map_or(0, |entries| entries.take(MOST_TEXTS).count());
     let path = path_of(folder, Digest::of_cubin(&cubin));
@@ -179,8 +250,9 @@ mod tests {
             "-lineinfo -v --gpu-name=sm_90a a.ptx --output-file=a.cubin",
             "-arch sm_90 -m64 -m 64 --split-compile 4 a.ptx -o a.cubin -O3 -w",
         ] {
-            let expected =
-                Call { input: "a.ptx".into(), output: "a.cubin".into(), others: Vec::new() };
+            let [input, output] =
+                ["a.ptx", "a.cubin"].map(|name| std::path::absolute(name).expect("a path"));
+            let expected = Call { input, output, others: Vec::new() };
             assert_eq!(call(line), Some(expected), "{line}");
         }
         assert_eq!(others("a.ptx -o a.cubin -O0"), ["-O0"]);
@@ -200,7 +272,8 @@ mod tests {
         fs::write(file("a.cubin"), b"code").expect("a file");
         let line = |more: &str| {
             let [input, output] = ["a.ptx", "a.cubin"].map(|name| file(name).display().to_string());
-            call(&format!("{input} -o {output}{more}")).expect("a call")
+            let call = call(&format!("{input} -o {output}{more}")).expect("a call");
+            Started { input: identity(&call.input), output: None, call }
         };
         let found = |cubin: &[u8]| read(&kept, Digest::of_cubin(cubin));
         keep(&kept, &line("")).expect("kept");
@@ -218,5 +291,9 @@ mod tests {
         assert!(told.ends_with("that the driver does not apply: -O0 -fmad=false"), "{told}");
         fs::remove_file(file("a.cubin")).expect("removed");
         assert_eq!(keep(&kept, &line("")), None);
+        let old = line("");
+        fs::write(file("a.cubin"), b"new").expect("a file");
+        fs::write(file("a.ptx"), b".version 8.1\n").expect("a file");
+        assert_eq!(keep(&kept, &old), None, "its input was changed");
     }
 }

@@ -10,9 +10,10 @@ use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
 use gridguard::ComputeCapability;
-use gridguard::image::{FileImage, ImageError, ImageFile, fatbin_bytes, fatbin_without_code};
+use gridguard::image::{FileImage, ImageError, ImageFile, fatbin_bytes};
 
 use crate::driver::Driver;
+use crate::fix::pair::{in_fatbin, text_of};
 use crate::process::{self, elf};
 use crate::watch::handle_record::{Digest, Origin, Reason, cubin_bytes};
 use crate::watch::slot_cache::hash_of;
@@ -68,7 +69,7 @@ impl Source {
                 true => None,
                 false => of_fatbin(&bytes, &driver.capabilities(), process::options().forces_ptx)?,
             };
-            text.map_or_else(|| self.origin(&bytes), |text| Ok(Contents::Ptx(text)))
+            text.map_or_else(|| self.origin(&bytes, driver), |text| Ok(Contents::Ptx(text)))
         }
     }
 
@@ -77,21 +78,28 @@ impl Source {
     /// # Safety
     ///
     /// As [`Self::contents`].
-    unsafe fn origin(self, fatbin: &[u8]) -> Result<Contents, Reason> {
-        let digest = digest_of(fatbin);
+    unsafe fn origin(self, fatbin: &[u8], driver: &Driver) -> Result<Contents, Reason> {
         let origin = match self {
             Self::File(path) => {
                 // SAFETY: by this function's contract.
                 let path = unsafe { process::text(path.cast()) }.ok_or("its path is null")?;
                 let path = Path::new(OsStr::from_bytes(path.to_bytes()));
                 let path = std::path::absolute(path).map_err(|error| error.to_string())?;
-                let digest = digest_of_file(&path, fatbin).map_err(|error| error.to_string())?;
+                let digest = digest_of_path(&path, fatbin).map_err(|error| error.to_string())?;
                 Origin::File { path, digest }
             }
-            Self::Memory(_) if elf::contains(fatbin.as_ptr().addr(), fatbin.len()) => {
-                Origin::Mapped { address: fatbin.as_ptr().expose_provenance(), digest }
-            }
-            Self::Memory(_) => Origin::Copied(fatbin_without_code(fatbin).map_err(unreadable)?),
+            Self::Memory(_) => match digest_of_object(fatbin) {
+                Some(digest) => {
+                    Origin::Mapped { address: fatbin.as_ptr().expose_provenance(), digest }
+                }
+                None => {
+                    let text = |capability| {
+                        Ok(lz4_flex::compress_prepend_size(&in_fatbin(fatbin, capability)?))
+                    };
+                    let devices = driver.capabilities().into_iter();
+                    Origin::Copied(devices.map(|device| (device, text(device))).collect())
+                }
+            },
         };
         Ok(Contents::Machine(origin))
     }
@@ -194,28 +202,6 @@ fn of_fatbin(
     }
 }
 
-/// The PTX of a fat binary for a device that uses the machine code.
-pub(super) fn ptx_beside(bytes: &[u8], capability: ComputeCapability) -> Result<Vec<u8>, Reason> {
-    let file = match ImageFile::parse(bytes) {
-        Err(ImageError::NoImage) => return Err(NO_PTX.into()),
-        parsed => parsed.map_err(unreadable)?,
-    };
-    match newest_ptx(&file, capability) {
-        Some(image) => text_of(image),
-        None if file.images().any(FileImage::is_ptx) => {
-            Err("its fat binary has PTX only for newer devices".into())
-        }
-        None => Err(NO_PTX.into()),
-    }
-}
-
-/// The digest of the cubin of a fat binary that a device uses.
-pub(super) fn cubin_in(bytes: &[u8], capability: ComputeCapability) -> Option<Digest> {
-    let file = ImageFile::parse(bytes).ok()?;
-    let cubin = file.images_for(capability).next()?.cubin().ok()?;
-    Some(Digest::of_cubin(&cubin))
-}
-
 /// The PTX for the latest architecture that the device can run.
 fn newest_ptx<'i, 'a>(
     file: &'i ImageFile<'a>,
@@ -225,19 +211,7 @@ fn newest_ptx<'i, 'a>(
     ptx.max_by_key(|image| image.architecture())
 }
 
-/// The text of PTX in a fat binary, with a zero at its end.
-fn text_of(image: &FileImage<'_>) -> Result<Vec<u8>, Reason> {
-    let options = image.compiler_options();
-    if !options.is_empty() {
-        return Err(format!(
-            "the PTX of its fat binary is compiled with options that a rewritten one would lose: {options}"
-        )
-        .into());
-    }
-    Ok(with_zero(image.ptx().map_err(unreadable)?.into_owned()))
-}
-
-fn unreadable(error: ImageError) -> Reason {
+pub(super) fn unreadable(error: ImageError) -> Reason {
     format!("its fat binary cannot be read: {error}").into()
 }
 
@@ -248,10 +222,20 @@ pub(crate) fn digest_of(bytes: &[u8]) -> u64 {
 
 /// The digest of a file that begins with these bytes. Builds that differ only after these bytes have different file
 /// times.
-pub(super) fn digest_of_file(path: &Path, bytes: &[u8]) -> io::Result<u64> {
+pub(super) fn digest_of_path(path: &Path, bytes: &[u8]) -> io::Result<u64> {
     let file = std::fs::metadata(path)?;
     let times = (file.ctime(), file.ctime_nsec(), file.mtime(), file.mtime_nsec());
     Ok(hash_of(&(digest_of(bytes), file.dev(), file.ino(), file.len(), times)))
+}
+
+/// The digest of the file of the loaded object that contains these bytes.
+pub(super) fn digest_of_object(bytes: &[u8]) -> Option<u64> {
+    let address = bytes.as_ptr().addr();
+    let path = elf::path_of(address).filter(|_| elf::contains(address, bytes.len()))?;
+    let program = Path::new("/proc/self/exe");
+    let path =
+        if path.is_empty() { program } else { Path::new(OsStr::from_bytes(path.to_bytes())) };
+    digest_of_path(path, bytes).ok()
 }
 
 /// Whether these bytes stand at `image`.
@@ -298,7 +282,7 @@ unsafe fn text_at<'a>(image: *const u8, most: usize) -> Result<&'a [u8], Reason>
 }
 
 /// The text with one zero byte at its end, as the driver takes it.
-fn with_zero(mut text: Vec<u8>) -> Vec<u8> {
+pub(super) fn with_zero(mut text: Vec<u8>) -> Vec<u8> {
     let end = text.iter().rposition(|byte| *byte != 0).map_or(0, |last| last + 1);
     text.truncate(end);
     text.push(0);
@@ -319,8 +303,6 @@ pub(super) const ELF: &[u8] = b"\x7fELF";
 pub(super) const FATBIN: &[u8] = &0xba55_ed50_u32.to_le_bytes();
 const WRAPPER: &[u8] = &0x4662_43b1_u32.to_le_bytes();
 const UNKNOWN_FATBIN: &str = "its fat binary has a format that is not known";
-const NO_PTX: &str = "its fat binary has machine code without PTX: compile it also for code=compute_XX (nvcc); for the \
-                      attention of a package, pip install gridguard";
 /// Bytes of a file that are read when it is loaded.
 const MOST_READ: usize = 64 << 20;
 
@@ -431,10 +413,6 @@ mod tests {
         assert_kept(chosen(&[], false), "its fat binary has nothing for the devices");
         let old = ComputeCapability::new(7, 0);
         assert_kept(chosen(&[old], true), "its fat binary has nothing for the devices");
-        assert_eq!(ptx_beside(&whole, both[1]), Ok(older.to_vec()));
-        assert_eq!(ptx_beside(&whole, hopper[0]), Ok(PTX.to_vec()));
-        assert_kept(ptx_beside(&whole, old), "its fat binary has PTX only for newer devices");
-        assert_kept(ptx_beside(&fatbin(&[(cubin, 90, b"", b"")]), hopper[0]), NO_PTX);
     }
 
     #[test]

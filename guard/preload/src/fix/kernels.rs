@@ -33,7 +33,9 @@ pub(crate) fn machine(origin: Origin) -> Result<&'static HandleRecord, Reason> {
     let hash = hash_of(&origin);
     let make = move || {
         let fits = match &origin {
-            Origin::Copied(fatbin) => store::reserve(fatbin.len()),
+            Origin::Copied(texts) => store::reserve(
+                texts.iter().filter_map(|(_, text)| Some(text.as_ref().ok()?.len())).sum(),
+            ),
             _ => true,
         };
         let loaded = if fits {

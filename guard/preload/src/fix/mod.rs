@@ -2,8 +2,9 @@
 //! parts.
 //!
 //! - `image`: the PTX of an image, or the origin of its machine code;
-//! - `store`, `link`: PTX for machine code, of compilers and of nvJitLink in the process;
-//! - `assembler`, `caches`: PTX for machine code, of a `ptxas` of the run, and of the caches of Triton and CuPy;
+//! - `pair`: the PTX that machine code was compiled from;
+//! - `store`, `compilers`: PTX of NVRTC and of nvJitLink in the process;
+//! - `assembler`, `caches`: PTX of a `ptxas` of the run, and of the caches of Triton and CuPy;
 //! - `sidecar`: modules with forms beside modules of machine code;
 //! - `load`: the functions that load images;
 //! - `kernels`: the records of modules, libraries and kernels;
@@ -13,11 +14,12 @@
 pub(crate) mod arguments;
 pub(crate) mod assembler;
 pub(crate) mod caches;
+pub(crate) mod compilers;
 pub(crate) mod image;
 pub(crate) mod index;
 pub(crate) mod kernels;
-pub(crate) mod link;
 pub(crate) mod load;
+mod pair;
 mod program;
 pub(crate) mod relaunch;
 pub(crate) mod sidecar;

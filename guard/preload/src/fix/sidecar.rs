@@ -1,21 +1,16 @@
 //! Sidecar modules: forms of a kernel, loaded beside a module of machine code when a launch first needs them.
 
-use core::ffi::{CStr, c_int};
+use core::ffi::c_int;
 use core::ptr;
 use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::ffi::CString;
-use std::path::Path;
 
-use gridguard::ComputeCapability;
-use gridguard::image::fatbin_bytes;
 use gridguard::ptx::{EntryReport, Extracted, Rewritten, Variable, extract, rewrite_entries};
 
 use crate::driver::abi::{CAPTURE_RELAXED, Handle, SUCCESS};
 use crate::driver::request::Launch;
 use crate::driver::{Driver, written};
-use crate::fix::image::{cubin_in, digest_of, digest_of_file, ptx_beside};
-use crate::fix::{assembler, caches, store};
-use crate::process::{elf, stack};
+use crate::fix::pair::ptx_of;
 use crate::watch::handle_record::{Kernel, Origin, Reason};
 use crate::watch::slot_cache::{SlotCache, hash_of};
 
@@ -316,65 +311,7 @@ pub(crate) unsafe fn parameters(
     Ok((0..MOST_PARAMETERS).map_while(parameter).collect())
 }
 
-/// The PTX of a kernel of machine code.
-pub(super) fn ptx_of(kernel: &Kernel, origin: &Origin, driver: &Driver) -> Result<Vec<u8>, Reason> {
-    let device = driver.device_limits().ok_or("the limits of the device are unknown")?;
-    let capability = device.compute_capability;
-    match origin {
-        Origin::Mapped { address, digest } => ptx_of_fatbin(mapped(*address, *digest)?, capability),
-        Origin::File { path, digest } => ptx_of_fatbin(&of_file(path, *digest)?, capability),
-        Origin::Copied(fatbin) => ptx_beside(fatbin, capability),
-        Origin::Cubin(digest) => {
-            let name: &CStr = &kernel.name;
-            let kept = store::find(*digest).or_else(|| assembler::find(*digest));
-            kept.or_else(|| caches::ptx_of_triton(name, *digest)).unwrap_or_else(|| {
-                Err(if caches::is_of_cupy(*digest) { OF_CUPY } else { NO_PTX }.into())
-            })
-        }
-    }
-}
-
-/// The PTX in a fat binary, or else the PTX that a `ptxas` of the run has assembled into its machine code.
-fn ptx_of_fatbin(bytes: &[u8], capability: ComputeCapability) -> Result<Vec<u8>, Reason> {
-    ptx_beside(bytes, capability).or_else(|reason| {
-        let cubin = cubin_in(bytes, capability);
-        cubin.and_then(assembler::find).unwrap_or(Err(reason))
-    })
-}
-
-/// The fat binary at an address, if it is the same as when it was loaded.
-fn mapped<'a>(address: usize, digest: u64) -> Result<&'a [u8], Reason> {
-    const HEADER: usize = 16;
-    let image: *const u8 = ptr::with_exposed_provenance(address);
-    stack::keep_loaded(image.cast());
-    // SAFETY: the bytes are of a loaded object, which is never unloaded from here on, and are only read.
-    let header =
-        elf::contains(address, HEADER).then(|| unsafe { image.cast::<[u8; HEADER]>().read() });
-    let bytes = header.and_then(|header| usize::try_from(fatbin_bytes(&header)?).ok());
-    let bytes = bytes.filter(|bytes| elf::contains(address, *bytes));
-    // SAFETY: the object stays loaded, and `elf::contains` found all of these bytes in it. They are only read.
-    let fatbin = bytes.map(|bytes| unsafe { core::slice::from_raw_parts(image, bytes) });
-    fatbin
-        .filter(|fatbin| digest_of(fatbin) == digest)
-        .ok_or("the library with its fat binary was unloaded".into())
-}
-
-/// The fat binary in a file, if it is the same as when it was loaded.
-fn of_file(path: &Path, digest: u64) -> Result<Vec<u8>, Reason> {
-    let changed = || Reason::from(format!("{} was changed since it was loaded", path.display()));
-    let read = gridguard_files::read(path, MOST_BYTES).map_err(|error| error.to_string())?;
-    let is_same = |bytes: &Vec<u8>| digest_of_file(path, bytes).is_ok_and(|now| now == digest);
-    read.filter(is_same).ok_or_else(changed)
-}
-
-const OF_CUPY: &str = "CuPy took its machine code from its cache, which has no PTX: CUPY_CACHE_IN_MEMORY=1 has CuPy compile it \
-                      again";
-const NO_PTX: &str = "its module is machine code, whose PTX is neither in Triton's caches nor was compiled in this run (NVRTC, \
-                      nvJitLink, ptxas): an empty cache has it compiled again (TRITON_CACHE_DIR); for the attention of a \
-                      package, pip install gridguard";
 /// `CU_FUNC_ATTRIBUTE_NUM_REGS`.
 const REGISTERS: c_int = 4;
-/// The largest file that is read.
-const MOST_BYTES: u64 = 1 << 30;
 /// More parameters than a kernel has.
 const MOST_PARAMETERS: usize = 8192;

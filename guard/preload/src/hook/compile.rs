@@ -6,10 +6,18 @@ use std::ffi::CString;
 use crate::driver::abi::{Handle, SUCCESS, Status};
 use crate::driver::functions::{beside, replacements};
 use crate::driver::written;
-use crate::fix::{link, store};
+use crate::fix::compilers;
 use crate::process::{self, guarded};
 
 replacements! {
+    /// `nvrtcCompileProgram`.
+    nvrtc_compile(program: Handle, count: c_int, options: *const *const c_char)
+    |_through, call| {
+        let count = c_uint::try_from(count).unwrap_or(0);
+        // SAFETY: the successful call read so many options.
+        kept(call, program, || unsafe { compilers::begun(program, texts(options, count)) })
+    }
+
     /// `nvrtcGetCUBIN`.
     nvrtc(program: Handle, cubin: *mut c_char)
     |through, call| {
@@ -21,7 +29,7 @@ replacements! {
     link_begin(linker: *mut Handle, count: c_uint, options: *const *const c_char)
     |_through, call| {
         // SAFETY: the successful call wrote the handle, and read so many options.
-        kept(call, linker, || unsafe { link::created(*linker, texts(options, count)) })
+        kept(call, linker, || unsafe { compilers::begun(*linker, texts(options, count)) })
     }
 
     /// `nvJitLinkAddData`.
@@ -30,13 +38,13 @@ replacements! {
         kept(call, linker, || {
             // SAFETY: the successful call read so many bytes.
             let data = (!data.is_null()).then(|| unsafe { core::slice::from_raw_parts(data.cast(), bytes) });
-            link::added(linker, kind, data);
+            compilers::added(linker, kind, data);
         })
     }
 
     /// `nvJitLinkAddFile`.
     link_file(linker: Handle, kind: c_int, path: *const c_char)
-    |_through, call| { kept(call, linker, || link::added(linker, kind, None)) }
+    |_through, call| { kept(call, linker, || compilers::added(linker, kind, None)) }
 
     /// `nvJitLinkGetLinkedCubin`.
     linked(linker: Handle, cubin: *mut c_void)
@@ -51,7 +59,7 @@ replacements! {
         if process::options().keeps_ptx() && !linker.is_null() {
             // SAFETY: the caller's own handle.
             let linker = unsafe { *linker };
-            guarded::run(|| link::ended(linker));
+            guarded::run(|| compilers::ended(linker));
         }
         call()
     }
@@ -89,7 +97,7 @@ unsafe fn keep_linked(through: (usize, usize), linker: Handle, cubin: *const c_v
     // SAFETY: the pointer is to a live integer.
     let bytes = written(0, |bytes| Some(unsafe { size(linker, bytes) }))?;
     // SAFETY: nvJitLink wrote so many bytes.
-    link::linked(through, linker, unsafe { core::slice::from_raw_parts(cubin.cast(), bytes) });
+    compilers::linked(through, linker, unsafe { core::slice::from_raw_parts(cubin.cast(), bytes) });
     Some(())
 }
 
@@ -117,6 +125,6 @@ unsafe fn keep(through: (usize, usize), program: Handle, cubin: *const c_char) -
         (ptx(program, text.as_mut_ptr()) == SUCCESS).then_some(())?;
         core::slice::from_raw_parts(cubin.cast(), size)
     };
-    store::keep(cubin, &text);
+    compilers::compiled(program, cubin, &text);
     Some(())
 }

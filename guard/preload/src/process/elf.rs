@@ -1,8 +1,9 @@
-//! Finds symbols in the tables of loaded objects, without `dlsym`, which this library replaces. Allocates nothing and
-//! takes no lock but the loader's.
+//! Finds symbols in the tables of loaded objects, without `dlsym`, which this library replaces. Takes no lock but the
+//! loader's, and to find a symbol allocates nothing.
 
 use core::ffi::{CStr, c_int, c_void};
 use core::ptr;
+use std::ffi::CString;
 
 use libc::{Elf64_Phdr, Elf64_Rela, Elf64_Sym, PT_DYNAMIC, PT_LOAD, dl_iterate_phdr, dl_phdr_info};
 
@@ -27,6 +28,33 @@ pub(crate) fn beside(address: *const c_void, name: &CStr) -> *mut c_void {
 pub(crate) fn contains(begin: usize, bytes: usize) -> bool {
     let is_within = |part: (usize, usize)| part.0 <= begin && begin.saturating_add(bytes) <= part.1;
     find_map(|object| object.parts().any(is_within).then_some(())).is_some()
+}
+
+/// The path of the object that contains `address`; empty for the program.
+pub(crate) fn path_of(address: usize) -> Option<CString> {
+    find_map(|object| object.contains(address).then(|| object.path().map(CStr::to_owned))).flatten()
+}
+
+/// Keeps the object that contains `address` loaded until the result is dropped; `None` if there is none.
+pub(crate) fn hold(address: usize) -> Option<HeldObject> {
+    let path = path_of(address)?;
+    // The program itself has no path, and is never unloaded.
+    let name = if path.is_empty() { ptr::null() } else { path.as_ptr() };
+    // SAFETY: null or a string. The object is loaded already, so none of its code runs.
+    let handle = unsafe { libc::dlopen(name, libc::RTLD_LAZY | libc::RTLD_NOLOAD) };
+    let held = (!handle.is_null()).then_some(HeldObject(handle))?;
+    // Another object of this path may have taken its place before it was held.
+    (path_of(address)? == path).then_some(held)
+}
+
+/// An object that is not unloaded meanwhile.
+pub(crate) struct HeldObject(*mut c_void);
+
+impl Drop for HeldObject {
+    fn drop(&mut self) {
+        // SAFETY: opened once, closed once.
+        unsafe { libc::dlclose(self.0) };
+    }
 }
 
 /// The first result of `look` for the loaded objects, in the order of loading. It must not panic.

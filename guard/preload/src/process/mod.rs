@@ -7,7 +7,7 @@ use std::borrow::Cow;
 use std::ffi::{CStr, OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
-use std::sync::{LazyLock, OnceLock};
+use std::sync::{LazyLock, Mutex, MutexGuard, OnceLock, TryLockError};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use gridguard_report::Message;
@@ -183,6 +183,21 @@ pub(crate) fn register(
 fn handler_address(handler: extern "C" fn(c_int)) -> usize {
     handler as *const c_void as usize
 }
+
+/// Locks what only this library locks, unless that takes long: a child process may have inherited the lock.
+pub(crate) fn patiently<T>(value: &Mutex<T>) -> Option<MutexGuard<'_, T>> {
+    (0..MOST_TRIES).find_map(|_| match value.try_lock() {
+        Ok(guard) => Some(guard),
+        Err(TryLockError::Poisoned(guard)) => Some(guard.into_inner()),
+        Err(TryLockError::WouldBlock) => {
+            std::thread::yield_now();
+            None
+        }
+    })
+}
+
+/// Attempts to take a lock.
+const MOST_TRIES: usize = 1000;
 
 /// The path of the program.
 pub(crate) fn program() -> String {

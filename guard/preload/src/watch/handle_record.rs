@@ -8,6 +8,7 @@ use std::collections::HashMap;
 use std::ffi::{CStr, CString};
 use std::path::PathBuf;
 
+use gridguard::ComputeCapability;
 use gridguard::ptx::EntryReport;
 
 use crate::watch::slot_cache::hash_of;
@@ -41,8 +42,8 @@ pub(crate) enum Origin {
     Mapped { address: usize, digest: u64 },
     /// A fat binary in a file.
     File { path: PathBuf, digest: u64 },
-    /// A fat binary in the program's own memory, without its machine code.
-    Copied(Vec<u8>),
+    /// A fat binary in the program's own memory: its compressed PTX for each device of the process, or why there is none.
+    Copied(Vec<(ComputeCapability, Result<Vec<u8>, Reason>)>),
     /// A cubin.
     Cubin(Digest),
 }

@@ -46,18 +46,18 @@ pub(crate) fn load(
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("image");
     std::fs::write(&path, image).unwrap();
-    logged(loads(&format!("{lookup} {} {actions}", path.to_str().unwrap())), options)
+    logged(&mut loads(&format!("{lookup} {} {actions}", path.to_str().unwrap())), options)
 }
 
 /// Runs a command, with the driver's log.
-pub(crate) fn logged(mut command: Command, options: &[(&str, impl AsRef<OsStr>)]) -> Loaded {
+pub(crate) fn logged(command: &mut Command, options: &[(&str, impl AsRef<OsStr>)]) -> Loaded {
     let folder = tempfile::tempdir().unwrap();
     let log = folder.path().join("log");
     command.env("GRIDGUARD_FAKE_LOG", &log);
     for (name, value) in options {
         command.env(name, value);
     }
-    let ran = run(&mut command);
+    let ran = run(command);
     let log = std::fs::read_to_string(&log).unwrap_or_default();
     Loaded { ran, log }
 }

@@ -93,7 +93,7 @@ fn a_fat_binary_of_400_megabytes_is_repaired_by_its_ptx() {
     file.write_all_at(&others, u64::try_from(start.len()).unwrap() + CODE).unwrap();
     for how in ["freed", "file"] {
         let words = format!("dlsym {} load={how} {LAUNCH}", path.display());
-        assert_repaired(&logged(loads(&words), &[FIX, QUIET]));
+        assert_repaired(&logged(&mut loads(&words), &[FIX, QUIET]));
     }
 }
 
@@ -115,7 +115,7 @@ fn the_fat_binary_of_a_loaded_object_is_read_when_a_launch_needs_it() {
     fs::write(&image, ZSTD).unwrap();
     let object = object_with(folder.path(), &image);
     let run = |actions: &str| {
-        logged(loads(&format!("dlsym {} {actions}", object.display())), &[FIX, QUIET])
+        logged(&mut loads(&format!("dlsym {} {actions}", object.display())), &[FIX, QUIET])
     };
     assert_repaired(&run(&format!("load=object {LAUNCH}")));
     // Repaired once, it stays repaired.
@@ -142,11 +142,24 @@ fn what_changed_since_it_was_loaded_is_not_used() {
     assert!(loaded.ran.err.contains("was changed since it was loaded"), "{}", loaded.ran.err);
 }
 
+const OF_OTHER: &str = "its fat binary has no PTX of the compilation that made its code for sm_90: compile it with -gencode \
+     arch=compute_90,code=[sm_90,compute_90]";
+
 #[test]
 fn machine_code_without_usable_ptx_is_refused_with_the_reason() {
     let [code, ptx] = entries(ZSTD)[..] else { panic!("two entries") };
-    let mut newer = ptx.to_owned();
-    newer[28..32].copy_from_slice(&120_u32.to_le_bytes());
+    let of_other = |number: u32| {
+        let mut other = ptx.to_owned();
+        other[28..32].copy_from_slice(&number.to_le_bytes());
+        fatbin(&[code, &other])
+    };
+    // What the notes of the cubin say: `compute_90`, and the options of ptxas.
+    let of_notes = |was: &[u8], now: &[u8]| {
+        let mut code = code.to_owned();
+        let at = code.windows(was.len()).position(|bytes| bytes == was).unwrap();
+        code[at..at + now.len()].copy_from_slice(now);
+        fatbin(&[&code, ptx])
+    };
     let mut damaged = ptx.to_owned();
     damaged[120..].fill(0x55);
     for (image, reason) in [
@@ -154,7 +167,18 @@ fn machine_code_without_usable_ptx_is_refused_with_the_reason() {
             fatbin(&[code]),
             "its fat binary has machine code without PTX: compile it also for code=compute_XX",
         ),
-        (fatbin(&[code, &newer]), "its fat binary has PTX only for newer devices"),
+        // `__CUDA_ARCH__` may decide how many rows a block has.
+        (of_other(80), OF_OTHER),
+        (of_other(120), OF_OTHER),
+        (fatbin(&[code, ptx, ptx]), OF_OTHER),
+        (
+            of_notes(&[2, 0, 0x5a, 0, 0x82, 0], &[2, 0, 0x50]),
+            "its code for sm_90 was compiled from PTX for compute_80, which its fat binary lacks",
+        ),
+        (
+            of_notes(b"-arch sm_90 -m 64", b"--fmad false -m 64"),
+            "its code was compiled with an option that the driver does not apply: --fmad",
+        ),
         (fatbin(&[code, &damaged]), "its fat binary cannot be read: "),
         (
             code[64..].to_vec(),
@@ -241,14 +265,29 @@ fn a_kernel_that_many_threads_launch_is_repaired_in_each() {
     launches.into_iter().for_each(|launch| assert_blocks_of(&[launch], LARGE));
 }
 
+const OF_OPTION: &str = "it was compiled with an option that the driver does not apply: ";
+
 #[test]
 fn what_nvrtc_compiled_is_repaired_by_the_ptx_of_the_same_program() {
     let options = [FIX, QUIET, ("GRIDGUARD_FAKE_NVRTC_CUBIN", "8,4")];
     for is_linked in [false, true] {
         let run = |actions: &str| {
-            logged(compiles(&format!("dlsym /dev/null {actions}"), is_linked), &options)
+            logged(&mut compiles(&format!("dlsym /dev/null {actions}"), is_linked), &options)
         };
         assert_repaired(&run(&format!("load=nvrtc {LAUNCH}")));
+        for (option, is_repaired) in [
+            ("--fmad=false", true),
+            ("-DN=1", true),
+            ("--ptxas-options=--fmad=false", false),
+            ("-G", false),
+        ] {
+            let mut program = compiles(&format!("dlsym /dev/null load=nvrtc {LAUNCH}"), is_linked);
+            let loaded = logged(program.env("NVRTC_OPTION", option), &options);
+            match is_repaired {
+                true => assert_repaired(&loaded),
+                false => assert_refused(&loaded, &format!("{OF_OPTION}{option}")),
+            }
+        }
         // Another program of the same kernel.
         let two = run(&format!("load=nvrtc {LAUNCH} name=other load=nvrtc {LAUNCH}"));
         assert!(two.succeeded() && two.ran.err.is_empty(), "{}", two.ran.err);
@@ -264,18 +303,19 @@ fn what_nvjitlink_made_of_one_ptx_or_of_code_alone_is_repaired_and_of_other_inpu
     fs::write(&path, crate::fixes::ROWS).unwrap();
     let run = |how: &str| {
         let words = format!("dlsym {} load={how} {LAUNCH}", path.display());
-        logged(compiles(&words, false), &[FIX, QUIET])
+        logged(&mut compiles(&words, false), &[FIX, QUIET])
     };
     // Of code for optimisation at link time nvJitLink makes PTX when a launch needs it.
     for how in ["linked-1", "optimized-1", "optimized-2"] {
         assert_repaired(&run(how));
     }
-    for how in ["linked-0", "linked-2", "optimized-0", "limited"] {
-        assert_refused(&run(how), "its module is machine code, whose PTX is neither in Triton's");
+    for how in ["linked-0", "linked-2", "optimized-0"] {
+        assert_refused(&run(how), "nvJitLink made it of several inputs");
     }
+    assert_refused(&run("limited"), &format!("{OF_OPTION}-maxrregcount=32"));
     // `--index` uses it, too.
     let words = format!("dlsym {} load=linked-1 get=function launch=1,6000,1", path.display());
-    let compared = logged(compiles(&words, false), &[INDEX]);
+    let compared = logged(&mut compiles(&words, false), &[INDEX]);
     assert!(compared.succeeded(), "{}", compared.ran.out);
     assert!(!compared.ran.err.contains("no usable PTX"), "{}", compared.ran.err);
 }
@@ -401,7 +441,7 @@ fn assembled(ptxas: &Path, folder: &Path, actions: &str, more: &[(&str, &str)]) 
     first.arg(program.get_program()).args(program.get_args());
     let settings = program.get_envs().filter_map(|(name, value)| Some((name, value?)));
     first.envs(settings).env("GRIDGUARD_RUN_PTX", kept).env("PTXAS", ptxas);
-    logged(first, &[&[FIX, QUIET], more].concat())
+    logged(&mut first, &[&[FIX, QUIET], more].concat())
 }
 
 #[test]
@@ -420,6 +460,15 @@ fn what_a_ptxas_of_the_run_assembled_is_repaired_and_the_folder_is_deleted() {
     assert_refused(&other, "its fat binary has machine code without PTX");
     let reason = "ptxas made it with options that the driver does not apply: -O0";
     assert_refused(&assembled("options", &actions, &[("PTXAS_OPTIONS", "-O0")]), reason);
+    // The cubin is of other PTX: ptxas failed, or wrote nothing.
+    for status in ["1", "0"] {
+        let again = format!("load=ptxas-again {LAUNCH}");
+        let again = assembled(&format!("again-{status}"), &again, &[("PTXAS_STATUS", status)]);
+        assert_refused(
+            &again,
+            "its module is machine code, whose PTX is neither in Triton's caches",
+        );
+    }
     let none = assembled("none", &actions, &[("GRIDGUARD_RUN_PTX", "/proc/none")]);
     assert_refused(&none, "its module is machine code, whose PTX is neither in Triton's caches");
     let other = assembled("other", &actions, &[("PTXAS", "/bin/false")]);

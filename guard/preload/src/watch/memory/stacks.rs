@@ -4,7 +4,6 @@ use core::ffi::c_void;
 use core::mem::MaybeUninit;
 use core::ptr;
 use core::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
-use std::ffi::CStr;
 
 use crate::process::stack::{self, Frame};
 use crate::process::{elf, guarded};
@@ -99,53 +98,13 @@ pub(crate) fn frames(number: u32, most: usize) -> Vec<Frame> {
 
 /// The frame of an address that was on some thread's stack earlier.
 fn frame(address: *mut c_void) -> Option<Frame> {
-    let mut path = [0; PATH_BYTES];
-    let path = path_of(address, &mut path)?;
-    let _held = OpenLibrary::library(path)?;
-    let mut again = [0; PATH_BYTES];
-    let is_held = path_of(address, &mut again)? == path;
+    let _held = elf::hold(address.addr())?;
     // SAFETY: the library that contains the address is not unloaded while it is held.
-    is_held.then(|| unsafe { stack::frame(address) }).flatten()
-}
-
-/// The path of the object that contains `address`, written to `into`; empty for the program. `None` if there is no
-/// such object, or the path is too long.
-fn path_of(address: *mut c_void, into: &mut [u8]) -> Option<&CStr> {
-    let bytes = elf::find_map(|object| {
-        let path = object.contains(address.addr()).then(|| object.path())?;
-        Some(path.and_then(|path| {
-            let path = path.to_bytes_with_nul();
-            into.get_mut(..path.len())?.copy_from_slice(path);
-            Some(path.len())
-        }))
-    });
-    CStr::from_bytes_with_nul(into.get(..bytes??)?).ok()
-}
-
-/// A library that is not unloaded meanwhile.
-struct OpenLibrary(*mut c_void);
-
-impl OpenLibrary {
-    fn library(path: &CStr) -> Option<Self> {
-        // The program itself has none, and is never unloaded.
-        let path = if path.is_empty() { ptr::null() } else { path.as_ptr() };
-        // SAFETY: null or a string. The library is loaded already, so none of its code runs.
-        let handle = unsafe { libc::dlopen(path, libc::RTLD_LAZY | libc::RTLD_NOLOAD) };
-        (!handle.is_null()).then_some(Self(handle))
-    }
-}
-
-impl Drop for OpenLibrary {
-    fn drop(&mut self) {
-        // SAFETY: opened once, closed once.
-        unsafe { libc::dlclose(self.0) };
-    }
+    unsafe { stack::frame(address) }
 }
 
 /// Libraries of CUDA, and of PyTorch's caching allocator.
 const ALLOCATORS: [&str; 3] = ["libcuda.so", "libcudart", "libc10"];
-/// The longest path of a library whose frames are shown.
-const PATH_BYTES: usize = 1024;
 
 #[cfg(test)]
 mod tests {
