@@ -29,7 +29,7 @@ mod watch;
 
 use fix::{assembler, caches};
 use hook::{callers, session, unwatched};
-use process::guarded;
+use process::{guarded, reserve};
 
 const VERSION: &str = env!("CARGO_PKG_VERSION");
 /// `gridguard run` preloads only a library of its own version.
@@ -47,6 +47,8 @@ pub static gridguard_preload_version: [u8; VERSION.len()] = match VERSION.as_byt
 static LOADED: extern "C" fn() = loaded;
 
 extern "C" fn loaded() {
+    reserve::begin();
+    guarded::begin();
     guarded::run(|| {
         process::begin();
         caches::begin();

@@ -76,6 +76,8 @@ static int launch(const char *entry, cudaLaunchConfig_t launch, void **arguments
     Dl_info own;
     if (log && dladdr(&kernel, &own)) fprintf(log, "runtime %s %s\n", strrchr(own.dli_fname, '/') + 1, entry);
     if (log) fclose(log);
+    static int launches;
+    if (!launches++ && getenv("GRIDGUARD_FAKE_RUNTIME_REFUSES")) return keep(INVALID_CONFIGURATION);
     if ((checks() > 1 || !is_refused(&launch)) && start()) return keep(INITIALIZATION_ERROR);
     if (is_refused(&launch)) {
         /* Runtimes since CUDA 12.9 write to the driver's log. */

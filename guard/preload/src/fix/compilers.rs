@@ -11,7 +11,7 @@ use std::sync::Mutex;
 use crate::driver::abi::Handle;
 use crate::fix::program::{INPUT_CODE, Program};
 use crate::fix::store::{self, Text};
-use crate::process;
+use crate::process::{self, reserve};
 use crate::watch::handle_record::Reason;
 
 /// A program of NVRTC, or a linker.
@@ -53,7 +53,8 @@ pub(crate) fn added(handle: Handle, kind: c_int, data: Option<&[u8]>) {
         let Some(linker) = builds.iter_mut().find(|known| known.handle == handle.addr()) else {
             return;
         };
-        let data = data.filter(|data| data.len() <= MOST_BYTES);
+        let data =
+            data.filter(|data| data.len() <= MOST_BYTES && reserve::for_text(data.len()).is_ok());
         linker.inputs = match (mem::replace(&mut linker.inputs, Inputs::Other), data) {
             (Inputs::None, Some(text)) if kind == INPUT_PTX => Inputs::Ptx(text.to_vec()),
             (Inputs::None, Some(code)) if kind == INPUT_CODE => Inputs::Code(vec![code.to_vec()]),

@@ -14,7 +14,7 @@ use gridguard::image::{FileImage, ImageError, ImageFile, fatbin_bytes};
 
 use crate::driver::Driver;
 use crate::fix::pair::{in_fatbin, text_of};
-use crate::process::{self, elf};
+use crate::process::{self, elf, reserve};
 use crate::watch::handle_record::{Digest, Origin, Reason, cubin_bytes};
 use crate::watch::slot_cache::hash_of;
 
@@ -62,6 +62,7 @@ impl Source {
                 if is_cut {
                     return Err("its file has more than 64 MiB".into());
                 }
+                reserve::for_text(bytes.len())?;
                 return Ok(Contents::Ptx(with_zero(bytes.into_owned())));
             }
             // A file that is not read whole is read again when a launch needs its image.

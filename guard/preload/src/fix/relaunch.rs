@@ -39,7 +39,8 @@ pub(crate) unsafe fn in_parts(
     // SAFETY: by this function's contract.
     let prepared = guarded::run(|| unsafe { Prepared::new(launch, attributes(config), passed) });
     let prepared = prepared.unwrap_or_else(|| Err("preparing its parts failed".into()))?;
-    prepared.launch(launch, config, send)
+    let launched = guarded::on_own_stack(|| prepared.launch(launch, config, send));
+    launched.unwrap_or_else(|| Err("there is no memory for its parts".into()))
 }
 
 /// A launch that can be made in parts.

@@ -11,6 +11,7 @@ use crate::driver::abi::{CAPTURE_RELAXED, Handle, SUCCESS};
 use crate::driver::request::Launch;
 use crate::driver::{Driver, written};
 use crate::fix::pair::ptx_of;
+use crate::process::reserve;
 use crate::watch::handle_record::{Kernel, Origin, Reason};
 use crate::watch::slot_cache::{SlotCache, hash_of};
 
@@ -139,6 +140,7 @@ unsafe fn make(
 ) -> Result<SidecarImage, Reason> {
     let name = kernel.name.to_str().map_err(|_| "its name is not UTF-8")?;
     let text = ptx_of(kernel, origin, driver)?;
+    reserve::for_text(text.len())?;
     // SAFETY: the program is launching the kernel just now.
     let (original, of_original) = unsafe { original(launch.kernel, driver) }?;
     let address = |variable: &Variable| {

@@ -7,7 +7,7 @@ use crate::driver::abi::{Handle, SUCCESS, Status};
 use crate::driver::functions::{beside, replacements};
 use crate::driver::written;
 use crate::fix::compilers;
-use crate::process::{self, guarded};
+use crate::process::{self, guarded, reserve};
 
 replacements! {
     /// `nvrtcCompileProgram`.
@@ -119,6 +119,7 @@ unsafe fn keep(through: (usize, usize), program: Handle, cubin: *const c_char) -
     // SAFETY: the pointers are to live integers.
     let bytes = |ask: Ask<usize>| written(0, |bytes| Some(unsafe { ask(program, bytes) }));
     let (size, ptx_bytes) = (bytes(size)?, bytes(ptx_size)?);
+    reserve::for_text(ptx_bytes).ok()?;
     let mut text = vec![0; ptx_bytes];
     // SAFETY: the text has room for the PTX of the program, and NVRTC wrote `size` bytes of its cubin.
     let cubin = unsafe {

@@ -6,7 +6,7 @@ use core::ptr;
 
 use gridguard::abi::{LaunchAttribute, LaunchConfig};
 
-use crate::driver::abi::{Handle, INVALID_FOR_RUNTIME, SUCCESS, Status};
+use crate::driver::abi::{Handle, INVALID_CONFIGURATION, INVALID_FOR_RUNTIME, SUCCESS, Status};
 use crate::driver::functions::{self, FUNCTIONS, replacements};
 use crate::driver::request::{Launch, configured};
 use crate::driver::written;
@@ -86,22 +86,22 @@ fn watched(
     describe: impl Fn() -> Launch,
 ) -> Status {
     if relay::applies_to(grid)
-        && let Some(status) = relay::launch((grid, shared_bytes), small, call)
+        && let Some(status) = relay::launch((grid, shared_bytes), &small, call)
     {
         return status;
     }
     Flag::Refused.replace(false);
     let status = call();
     if status != SUCCESS && !Flag::Refused.replace(false) {
-        failed(call, status, function, &describe);
+        failed(&|| small([0; 3], shared_bytes), status, function, &describe);
     }
     status
 }
 
-/// Explains a launch that failed in the runtime.
+/// Explains a launch that failed in the runtime. `empty` makes the launch with a grid of zeros.
 #[cold]
 fn failed(
-    call: &dyn Fn() -> Status,
+    empty: &dyn Fn() -> Status,
     status: Status,
     function: *mut c_void,
     describe: &dyn Fn() -> Launch,
@@ -115,9 +115,10 @@ fn failed(
         let (kernel, host) = queries.name(launch.through, function);
         outcome::refused(&Launch { kernel, host, ..launch }, status, None);
     });
-    if queries.failed {
-        // Our failed query replaced the program's last CUDA error. The same launch sets it again.
-        call();
+    if queries.failed && status == INVALID_CONFIGURATION {
+        // Our failed query replaced the program's last CUDA error. An empty grid sets it again, and cannot run, while the
+        // limits that refused the launch itself may have been raised. Another error is not restored.
+        functions::once(Flag::Launch, empty, empty);
     }
 }
 

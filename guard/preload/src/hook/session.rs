@@ -64,11 +64,11 @@ fn attend(launch: &Launch, passed: Option<RawArguments>) {
             // SAFETY: the program is making the launch just now.
             unsafe { index::launched(launch, passed) };
         }
-        // A node is not launched.
-        if requests & SYNC != 0 && !launch.node {
-            late::wait(launch, FUNCTIONS[launch.through.0].per_thread);
-        }
     });
+    // A node is not launched. Signals reach a program that waits.
+    if process::options().sync && !launch.node {
+        late::wait(launch, FUNCTIONS[launch.through.0].per_thread);
+    }
 }
 
 /// As [`ensure_begun`], but may panic.

@@ -15,6 +15,8 @@ pub(crate) enum Flag {
     Load,
     /// The driver refused a launch since this was reset.
     Refused,
+    /// The thread runs work of `guarded`.
+    Guarded,
 }
 
 // A byte for each flag, in the loader's initial memory of a thread: it is 0 when the thread begins.
@@ -23,9 +25,9 @@ global_asm!(
     ".globl gridguard_preload_flags",
     ".hidden gridguard_preload_flags",
     ".type gridguard_preload_flags, %object",
-    ".size gridguard_preload_flags, 4",
+    ".size gridguard_preload_flags, 5",
     "gridguard_preload_flags:",
-    ".zero 4",
+    ".zero 5",
     ".popsection",
 );
 
@@ -38,8 +40,9 @@ impl Flag {
             Self::Allocation => 1,
             Self::Load => 2,
             Self::Refused => 3,
+            Self::Guarded => 4,
         };
-        // SAFETY: one of the four bytes, which live as long as the thread. They hold nothing but `bool`s, and
+        // SAFETY: one of the five bytes, which live as long as the thread. They hold nothing but `bool`s, and
         // nothing else reads or writes them.
         unsafe { flags().add(place).cast::<bool>().replace(value) }
     }
@@ -82,7 +85,7 @@ mod tests {
 
     #[test]
     fn each_thread_has_its_own_flags() {
-        let all = [Flag::Launch, Flag::Allocation, Flag::Load, Flag::Refused];
+        let all = [Flag::Launch, Flag::Allocation, Flag::Load, Flag::Refused, Flag::Guarded];
         for one in all {
             assert!(!one.replace(true), "{one:?}");
             std::thread::scope(|scope| {

@@ -3,12 +3,13 @@
 use core::ffi::{c_char, c_int, c_void};
 use core::mem::MaybeUninit;
 use core::ptr;
+use core::sync::atomic::{AtomicU64, Ordering};
 use std::borrow::Cow;
 use std::ffi::{CStr, OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 use std::sync::{LazyLock, Mutex, MutexGuard, OnceLock, TryLockError};
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use gridguard_report::Message;
 
@@ -20,6 +21,7 @@ pub(crate) mod flag;
 pub(crate) mod guarded;
 pub(crate) mod output;
 pub(crate) mod python;
+pub(crate) mod reserve;
 pub(crate) mod stack;
 
 /// The options of `gridguard run`, from environment variables.
@@ -134,9 +136,29 @@ pub(crate) fn tell(message: &Message<'_>) {
         Format::Github => message.annotation().into(),
     };
     if options().stderr.as_ref().is_some_and(OpenFile::is_same) {
-        // Standard error is closed, full, or not ready. The program is not delayed.
-        output::without_signals(|| _ = output::write_all(libc::STDERR_FILENO, text.as_bytes()));
+        write(text.as_bytes());
     }
+}
+
+/// Writes to standard error. What nobody reads is dropped and counted, and delays the process by a second in all.
+fn write(text: &[u8]) {
+    static LEFT_MS: AtomicU64 = AtomicU64::new(1000);
+    static DROPPED: AtomicU64 = AtomicU64::new(0);
+    let write = |text: &[u8]| {
+        let (begin, left) = (Instant::now(), LEFT_MS.load(Ordering::Relaxed));
+        let to = libc::STDERR_FILENO;
+        let written = output::write_patiently(to, text, Duration::from_millis(left));
+        let spent = u64::try_from(begin.elapsed().as_millis()).unwrap_or(left);
+        LEFT_MS.store(left.saturating_sub(spent), Ordering::Relaxed);
+        written.is_ok()
+    };
+    output::without_signals(|| {
+        let dropped = DROPPED.swap(0, Ordering::Relaxed);
+        let note =
+            format!("gridguard: {dropped} messages before were not written: nobody read them\n");
+        let is_written = (dropped == 0 || write(note.as_bytes())) && write(text);
+        DROPPED.fetch_add(if is_written { 0 } else { dropped + 1 }, Ordering::Relaxed);
+    });
 }
 
 /// Whether this process writes its report even if nothing was launched. It does if it is the first process of the

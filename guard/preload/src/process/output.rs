@@ -1,4 +1,4 @@
-//! Writes reports and records to files, pipes and devices, and waits for a reader no longer than [`PATIENCE_MS`].
+//! Writes reports and records to files, pipes and devices, and waits for a reader no longer than [`PATIENCE`].
 
 use core::ffi::c_int;
 use core::fmt;
@@ -11,6 +11,7 @@ use std::io::{self, ErrorKind, Write};
 use std::os::fd::{AsRawFd, FromRawFd, IntoRawFd};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
 use gridguard_files::{FileKind, file_kind};
 
@@ -55,7 +56,7 @@ impl Output {
         without_signals(|| match self {
             Self::Open(opened) => opened.write(bytes),
             Self::Path(path) if file_kind(path)? == FileKind::Stream => {
-                write_patiently(descriptor_of(path)?, bytes)
+                write_patiently(descriptor_of(path)?, bytes, PATIENCE)
             }
             // Opened again each time, because programs close descriptors that they do not know.
             Self::Path(path) => gridguard_files::append(path)?.write_all(bytes),
@@ -88,7 +89,7 @@ impl OpenFile {
             let why = "the program has closed it since";
             return Err(io::Error::new(ErrorKind::NotFound, why));
         }
-        write_patiently(self.descriptor, bytes)
+        write_patiently(self.descriptor, bytes, PATIENCE)
     }
 }
 
@@ -116,24 +117,41 @@ fn descriptor_of(path: &Path) -> io::Result<c_int> {
     Ok(fresh)
 }
 
-/// Writes everything, unless the reader takes nothing for [`PATIENCE_MS`].
-fn write_patiently(descriptor: c_int, bytes: &[u8]) -> io::Result<()> {
-    // `poll` promises room for a chunk of this size, so that the write does not block.
-    bytes.chunks(libc::PIPE_BUF).try_for_each(|chunk| {
+/// Writes everything, unless its reader does not take it in time.
+pub(crate) fn write_patiently(
+    descriptor: c_int,
+    bytes: &[u8],
+    patience: Duration,
+) -> io::Result<()> {
+    let end = Instant::now() + patience;
+    // The flag of the program's own opening is shared with other processes, so a terminal or pipe is opened again.
+    let path = format!("/proc/self/fd/{descriptor}");
+    let is_stream = file_kind(Path::new(&path)).is_ok_and(|kind| kind == FileKind::Stream);
+    let flags = libc::O_NONBLOCK | libc::O_NOCTTY;
+    let opened = File::options().write(true).custom_flags(flags).open(path);
+    let opened = opened.ok().filter(|_| is_stream);
+    let descriptor = opened.as_ref().map_or(descriptor, AsRawFd::as_raw_fd);
+    // SAFETY: a descriptor that was checked just now, and that `ManuallyDrop` leaves open.
+    let mut file = ManuallyDrop::new(unsafe { File::from_raw_fd(descriptor) });
+    let mut rest = bytes;
+    while !rest.is_empty() {
+        let left = end.saturating_duration_since(Instant::now()).as_millis();
+        let left = c_int::try_from(left).unwrap_or(c_int::MAX);
         let mut wait = libc::pollfd { fd: descriptor, events: libc::POLLOUT, revents: 0 };
         // SAFETY: the pointer is to one structure of this type.
-        match unsafe { libc::poll(&raw mut wait, 1, PATIENCE_MS) } {
-            0 => Err(io::Error::new(ErrorKind::TimedOut, "its reader takes nothing")),
-            _ => write_all(descriptor, chunk),
+        if unsafe { libc::poll(&raw mut wait, 1, left) } == 0 {
+            return Err(io::Error::new(ErrorKind::TimedOut, "its reader takes nothing"));
         }
-    })
-}
-
-/// Writes everything, or fails if the descriptor is not ready.
-pub(crate) fn write_all(descriptor: c_int, bytes: &[u8]) -> io::Result<()> {
-    // SAFETY: a descriptor that was checked just now, and that `ManuallyDrop` leaves open.
-    let file = unsafe { File::from_raw_fd(descriptor) };
-    ManuallyDrop::new(file).write_all(bytes)
+        // `poll` promises room for a chunk of this size, so that the write does not block.
+        match file.write(&rest[..rest.len().min(libc::PIPE_BUF)]) {
+            Ok(0) => return Err(ErrorKind::WriteZero.into()),
+            Ok(written) => rest = &rest[written..],
+            Err(error)
+                if [ErrorKind::WouldBlock, ErrorKind::Interrupted].contains(&error.kind()) => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(())
 }
 
 /// Runs `work`. Writes to a closed pipe, or beyond the user's limit on file sizes, fail instead of raising a signal.
@@ -172,5 +190,5 @@ fn identity_of(descriptor: c_int) -> Option<(u64, u64)> {
     found.then_some((status.st_dev, status.st_ino))
 }
 
-/// How long a reader may take nothing, in milliseconds.
-const PATIENCE_MS: c_int = 5_000;
+/// How long a reader may take.
+const PATIENCE: Duration = Duration::from_secs(5);

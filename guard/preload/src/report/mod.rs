@@ -17,20 +17,28 @@ use crate::driver::known_devices;
 use crate::fix::index;
 use crate::process::demangle::demangled;
 use crate::process::output::{Output, without_signals};
+use crate::process::{self, reserve};
+use crate::refuse;
 use crate::watch::counters::Counts;
-use crate::watch::kernel::Kernel;
+use crate::watch::kernel::{self, Kernel};
 use crate::watch::memory::sums;
 use crate::watch::table;
-use crate::{process, refuse};
 
 pub(crate) mod record;
 
 /// The most further reports of all runs with the same file.
 const MAX_PROCESSES: usize = 1000;
 
+/// The report of more kernels is not made of memory in reserve.
+const MANY: usize = 1024;
+const MANY_BYTES: usize = 64 << 20;
+
 /// Prints the summary and writes the report, as far as the options ask for them.
 pub(crate) fn write() {
     let options = process::options();
+    if kernel::all().nth(MANY).is_some() && !reserve::has_room(MANY_BYTES) {
+        return process::complain("gridguard: there is no memory for the summary and the report\n");
+    }
     let report = collect();
     let any_launch = report.launches + report.refused + report.fixed > 0;
     let is_any = any_launch || report.memory.refused > 0;

@@ -1,5 +1,7 @@
 //! What is printed about a refused launch.
 
+use std::time::{Duration, Instant};
+
 use gridguard_report::{RefusedLaunch, WatchReport};
 use serde_json::{Value, json};
 
@@ -80,6 +82,28 @@ fn an_unreadable_or_closed_standard_error_is_left_alone() {
     assert_eq!(std::fs::read_to_string(&other).unwrap(), "");
     // The reader has gone: no signal reaches the program.
     assert_eq!(watched(Driver::Whole, "dlsym pipe"), "");
+}
+
+#[test]
+fn a_full_standard_error_delays_the_program_by_a_second_at_most() {
+    watched(Driver::Whole, "dlsym good");
+    for action in ["good", "refused"] {
+        let begin = Instant::now();
+        assert_eq!(watched(Driver::Whole, &format!("dlsym full={action}")), "");
+        assert!(begin.elapsed() < Duration::from_secs(5), "{:?}", begin.elapsed());
+    }
+}
+
+#[test]
+fn threads_with_small_stacks_and_programs_without_memory_go_on() {
+    let err = watched(Driver::Whole, "dlsym small small");
+    assert_eq!(err.matches("launch refused").count(), 1, "{err}");
+    assert!(err.contains("2 launches of 1 kernel accepted, 2 refused"), "{err}");
+    let err = watched(Driver::Whole, "dlsym no-memory good refused good again ex");
+    assert!(
+        err.contains("launch refused") && err.contains("1 kernel accepted, 1002 refused"),
+        "{err}"
+    );
 }
 
 #[test]

@@ -161,6 +161,21 @@ fn what_an_old_runtime_refuses_is_repaired_and_leaves_no_error() {
 }
 
 #[test]
+fn a_refused_launch_is_not_made_again_to_restore_the_last_error() {
+    // The limit that refused the launch is raised at once, and our queries fail.
+    let settings = [("GRIDGUARD_FAKE_RUNTIME_REFUSES", "1"), ("GRIDGUARD_FAKE_RUNTIME_NAMES", "0")];
+    let folder = tempfile::tempdir().unwrap();
+    let log = folder.path().join("log");
+    let mut command = with_runtime("runtime-linked good last good");
+    let ran =
+        run(command.envs(settings).env("LD_PRELOAD", library()).env("GRIDGUARD_FAKE_LOG", &log));
+    assert_eq!(ran.out, "good 9\nlast 9\ngood 0\n", "{}", ran.err);
+    assert_eq!(ran.err.matches("launch refused").count(), 1, "{}", ran.err);
+    let log = std::fs::read_to_string(&log).unwrap();
+    assert_eq!(log.matches("launch _Z5touchPfi").count(), 1, "{log}");
+}
+
+#[test]
 fn a_program_with_an_old_runtime_within_is_named_at_the_end() {
     let words = "runtime-static good refused last";
     let line = "gridguard: runtime-static contains a CUDA runtime before 13. Launches that this runtime refuses are not \

@@ -13,6 +13,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -124,6 +125,14 @@ static int launch_ex(unsigned y, unsigned cluster) {
     return ((LaunchEx)need("cuLaunchKernelEx"))(&config, function, NULL, NULL);
 }
 
+static Launch launch_kernel;
+static Handle use_context;
+static void *context;
+static void *launch_rows(void *rows) {
+    use_context(context);
+    return (void *)(long)launch_kernel(function, 1, (unsigned)(long)rows, 1, 128, 1, 1, 4096, NULL, NULL, NULL);
+}
+
 static void *many(void *launches) {
     Launch kernel = (Launch)need("cuLaunchKernel");
     void *context;
@@ -134,13 +143,15 @@ static void *many(void *launches) {
 }
 
 static void set_up(void) {
-    void *context, *module;
+    void *module;
     if (function) return;
     int init = ((Init)need("cuInit"))(0);
     int retain = ((Retain)need("cuDevicePrimaryCtxRetain"))(&context, 0);
     int current = ((Handle)need("cuCtxSetCurrent"))(context);
     int load = ((Load)need("cuModuleLoadData"))(&module, PTX);
     int get = ((Find)need("cuModuleGetFunction"))(&function, module, "_Z5touchPfi");
+    launch_kernel = (Launch)need("cuLaunchKernel");
+    use_context = (Handle)need("cuCtxSetCurrent");
     printf("set up %d %d %d %d %d\n", init, retain, current, load, get);
 }
 
@@ -237,6 +248,36 @@ static void act(const char *action) {
         if (pipe(end)) exit(8);
         dup2(end[1], 2), close(end[0]), close(end[1]);
         execl("/proc/self/exe", "launches", way, "refused", "good", NULL);
+    }
+    if (!strncmp(action, "full=", 5)) {
+        /* A full pipe in place of standard error. */
+        int end[2];
+        if (pipe(end) || fcntl(end[1], F_SETFL, O_NONBLOCK)) exit(8);
+        while (write(end[1], "full", 4) > 0);
+        if (fcntl(end[1], F_SETFL, 0)) exit(8);
+        dup2(end[1], 2), close(end[1]);
+        execl("/proc/self/exe", "launches", way, action + 5, NULL);
+    }
+    if (!strcmp(action, "small")) {
+        /* Threads with the smallest stack. */
+        pthread_attr_t small;
+        pthread_t thread;
+        void *status;
+        set_up();
+        pthread_attr_init(&small);
+        if (pthread_attr_setstacksize(&small, 16384)) exit(8);
+        for (long rows = 60000; rows < 80000; rows += 10000) {
+            if (pthread_create(&thread, &small, launch_rows, (void *)rows)) exit(8);
+            pthread_join(thread, &status);
+            printf("small %ld\n", (long)status);
+        }
+    }
+    if (!strcmp(action, "no-memory")) {
+        struct rlimit none = {0, 0};
+        set_up();
+        if (setrlimit(RLIMIT_AS, &none)) exit(8);
+        for (size_t bytes = 1 << 20; bytes; bytes /= 2)
+            while (malloc(bytes));
     }
     if (!strncmp(action, "other=", 6)) {
         /* From here on another driver library. */

@@ -213,9 +213,12 @@ static void *launch_in_thread(void *rows) {
 }
 
 static int launch_in_threads(long rows) {
+    pthread_attr_t small;
     pthread_t thread[8];
     long status = 0;
-    for (int i = 0; i < 8; i++) pthread_create(&thread[i], NULL, launch_in_thread, (void *)rows);
+    pthread_attr_init(&small);
+    pthread_attr_setstacksize(&small, 16384);
+    for (int i = 0; i < 8; i++) pthread_create(&thread[i], &small, launch_in_thread, (void *)rows);
     for (int i = 0; i < 8; i++) {
         void *result;
         pthread_join(thread[i], &result);
