@@ -185,8 +185,9 @@ impl Space {
             for choice in choices(configuration, *objective) {
                 // Only an automatic plan can become the default.
                 if choice == StoredChoice::Automatic || !candidates.is_empty() {
-                    let new = candidate(configuration, choice, *objective);
-                    new.map(|new| include(candidates, new));
+                    if let Some(new) = candidate(configuration, choice, *objective) {
+                        include(candidates, new);
+                    }
                 }
             }
             if candidates.first().is_some_and(|default| default.launches == 0) {

@@ -118,6 +118,12 @@ impl<'f> Folder<'f> {
     ) -> Result<(), FleetError> {
         let publish = |name: &str, bytes: &[u8]| {
             let path = self.path.join(name);
+            if path.is_symlink() {
+                return Err(FleetError::local(
+                    &path,
+                    "it is a link, which may leave the folder: remove it",
+                ));
+            }
             publish(&path, bytes).map(drop).map_err(|error| FleetError::local(&path, error))
         };
         // Of killed pulls. Another program may be writing a file of the same name now.

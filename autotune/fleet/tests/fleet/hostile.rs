@@ -385,6 +385,11 @@ async fn a_folder_that_cannot_be_written_keeps_its_record_and_heals() {
     node.pull().await;
     assert!(node.warps() == 2 && theirs.iter().all(|file| file.exists()));
     assert!(node.path("victim.txt").exists());
+    // A link may lead out of the folder.
+    fs::remove_file(node.path("a.ron")).unwrap();
+    std::os::unix::fs::symlink(node.path("victim.txt"), node.path("a.ron")).unwrap();
+    assert!(node.refusal().await.to_string().contains("it is a link"));
+    assert_eq!(fs::read(node.path("victim.txt")).unwrap(), b"theirs");
 }
 
 #[test]
