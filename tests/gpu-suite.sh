@@ -354,7 +354,7 @@ run() {
     step memory 90 "$folder/gpu" --ignored --test-threads 1 memory:: temporal_block::
     step conformance 150 "$folder/gpu" --ignored --nocapture --test-threads 1 the_guard_agrees_with_the_driver
     step facts 90 "$folder/gpu" --ignored --nocapture answers_beyond_the_rules
-    step faults 400 "$folder/faults" --ignored --nocapture
+    step faults 500 "$folder/faults" --ignored --nocapture
     step limits 20 "$folder/gridguard" limits --device 0
     step check 20 "$folder/gridguard" check --device 0 --grid 1,76800,1 --block 128 \
         --batch-axis y --items 15360 --blocks-per-item 5

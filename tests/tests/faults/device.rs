@@ -10,18 +10,16 @@ use gridguard_test_support::Random;
 use crate::observed::{Expected, Observed, Seen};
 use crate::setup::Setup;
 
-/// Values that hide every device.
-const HIDES_ALL: [&str; 8] = ["", "-1", "99", "NoDevFiles", "-1,0", "GPU-00000000", "0,0", "MIG-1"];
-/// Values that leave the first device visible.
-const HIDES_OTHERS: [&str; 5] = ["0", "0,99", "0,-1", "0,-1,1", "0,,1"];
-/// Ordinals after the first that is missing.
-const BEYOND: [usize; 7] = [0, 1, 7, 1 << 16, (1 << 31) - 9, 1 << 32, usize::MAX >> 1];
-
 /// The value of `CUDA_VISIBLE_DEVICES`, and whether it hides every device.
-fn visible(number: u64, random: &mut Random) -> (Option<&'static str>, bool) {
+fn visible(number: u64, random: &mut Random) -> (Option<String>, bool) {
+    // Beyond the devices of any machine.
+    let n = 100 + random.below(100_000);
+    let hides_all = ["", "NoDevFiles", &format!("{n}"), &format!("-1,{n}"), &format!("GPU-{n:08}")]
+        .map(str::to_owned);
+    let hides_others = [format!("0,{n}"), format!("0,-1,{n}"), format!("0,,{n}")];
     match number % 3 {
-        0 => (Some(random.pick(&HIDES_ALL)), true),
-        1 => (Some(random.pick(&HIDES_OTHERS)), false),
+        0 => (hides_all.into_iter().nth(place(random, 5)), true),
+        1 => (hides_others.into_iter().nth(place(random, 3)), false),
         _ => (None, false),
     }
 }
@@ -40,7 +38,7 @@ pub(crate) fn inject(setup: &Setup, number: u64, random: &mut Random) -> Observe
     let (value, hides_all) = visible(number, random);
     let ordinal = match value {
         Some(_) => usize::from(!hides_all),
-        None => device_count().expect("a device").saturating_add(random.pick(&BEYOND)),
+        None => device_count().expect("a device").saturating_add(beyond(random)),
     };
     let call = random.below(4);
     let seen = match call {
@@ -63,6 +61,16 @@ pub(crate) fn inject(setup: &Setup, number: u64, random: &mut Random) -> Observe
         observed.require(ordinary.is_ok(), || format!("device 0: {ordinary:?}"));
     }
     observed
+}
+
+fn place(random: &mut Random, end: u64) -> usize {
+    usize::try_from(random.below(end)).expect("64 bits")
+}
+
+/// Devices after the first that is missing: also more than 32 bits count.
+fn beyond(random: &mut Random) -> usize {
+    let most = random.pick(&[8, 1 << 16, 1 << 31, 1 << 62]);
+    place(random, most)
 }
 
 /// The best guard serves the host, for the reason that was observed.

@@ -51,51 +51,46 @@ const EMPTY: &str = "CudaError::Image/Empty";
 pub(crate) fn inject(setup: &Setup, number: u64, random: &mut Random) -> Observed {
     let guard = &setup.guard();
     let replaced = |from: &str, to: String| PTX.replace(from, &to).into_bytes();
-    let (drawn, bytes, outcomes): (_, _, &[&str]) = match number % 11 {
+    let (drawn, bytes, outcomes): (_, _, &[&str]) = match number % 10 {
         0 => {
-            let mut cubin = setup.own_cubin();
+            let mut cubin = setup.cubin();
             cubin.truncate(below(random, cubin.len()));
             (format!("{} bytes of a cubin", cubin.len()), cubin, &[TRUNCATED, UNKNOWN, EMPTY])
         }
         1 => {
             let (at, bytes, least) = random.pick(&HEADER);
             let value = least + random.below(least.min(1 << 15) - u64::from(least == 2));
-            let mut cubin = setup.own_cubin();
+            let mut cubin = setup.cubin();
             cubin[at..at + bytes].copy_from_slice(&value.to_le_bytes()[..bytes]);
             let outcomes = &[TRUNCATED, "CudaError::Image/Damaged"];
             (format!("a cubin with {value} at {at}"), cubin, outcomes)
         }
         2 => {
-            let path = &setup.foreign_cubins()[below(random, setup.foreign_cubins().len())];
-            let cubin = std::fs::read(path).expect("made by the parent");
-            (format!("{path:?}"), cubin, &["CudaError::WrongArchitecture"])
-        }
-        3 => {
             let mut bytes = random.pick(&STARTS).to_vec();
             let more = below(random, 5000);
             bytes.extend(noise(random, more));
-            ("garbage".into(), bytes, &[TRUNCATED, UNKNOWN, EMPTY])
+            (format!("{} bytes of garbage", bytes.len()), bytes, &[TRUNCATED, UNKNOWN, EMPTY])
         }
-        4 => {
-            let line = random.pick(&BAD_LINES);
+        3 => {
+            let line = format!("{} // {number}", random.pick(&BAD_LINES));
             let text = format!("{PTX}{line}\n").into_bytes();
             (format!("PTX with {line}"), text, &["CudaError::Refused/218 "])
         }
-        5 => {
+        4 => {
             let version = format!(".version {}.{}", 10 + random.below(90), random.below(10));
             (version.clone(), replaced(".version 8.0", version), &["CudaError::PtxTooNew"])
         }
-        6 => {
+        5 => {
             let target = format!(".target sm_{}", 200 + 10 * random.below(80));
             (target.clone(), replaced(".target sm_90", target), &["CudaError::WrongArchitecture"])
         }
-        7 => {
+        6 => {
             let (mut text, place) = (PTX.as_bytes().to_vec(), below(random, PTX.len() - 1));
             text[place] = 0;
             // Within `.version`, there is no version.
             (format!("zero at {place}"), text, &["CudaError::Image/ZeroByte", UNKNOWN])
         }
-        8 => {
+        7 => {
             let length = 16 + below(random, 5000);
             let mut bytes: Vec<u8> = noise(random, length).collect();
             let stated = u64::try_from(length).expect("few") + random.below(10_000);
@@ -104,16 +99,17 @@ pub(crate) fn inject(setup: &Setup, number: u64, random: &mut Random) -> Observe
             bytes[8..16].copy_from_slice(&stated.to_le_bytes());
             (format!("a fatbin of {length} bytes that states {stated}"), bytes, &[TRUNCATED])
         }
-        9 => {
-            let name = random.pick(&BAD_NAMES);
+        8 => {
+            let name = format!("{}{number}", random.pick(&BAD_NAMES));
             // SAFETY: nothing is launched with it.
-            let seen = Seen::of(&unsafe { setup.module(guard).kernel(name, &[]) });
-            return observed(setup, guard, name.into(), &seen, &["CudaError::NoSuchKernel"], true);
+            let seen = Seen::of(&unsafe { setup.module(guard).kernel(&name, &[]) });
+            return observed(setup, guard, name, &seen, &["CudaError::NoSuchKernel"], true);
         }
         _ => {
             let (source, outcome) = random.pick(&BAD_SOURCES);
-            let seen = Seen::of(&guard.compile("bad.cu", source));
-            return observed(setup, guard, source.into(), &seen, &[outcome], true);
+            let source = format!("{source}// {number}");
+            let seen = Seen::of(&guard.compile("bad.cu", &source));
+            return observed(setup, guard, source, &seen, &[outcome], true);
         }
     };
     let seen = match Image::new(bytes).map(|image| guard.load(&image)) {

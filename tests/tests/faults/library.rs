@@ -16,8 +16,8 @@ use crate::setup::{PTX, Setup};
 /// What takes the place of a library.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Content {
-    /// A file that is no library: empty, text, noise or a part of a library; or a folder.
-    NoLibrary(u64),
+    /// A file of about so many bytes that is no library: text, noise or a part of a library; or a folder.
+    NoLibrary(u64, usize),
     /// The library without one function.
     Without(&'static str),
     /// The fake driver, which fails to initialise with this code.
@@ -25,20 +25,36 @@ enum Content {
 }
 
 /// Functions that the guard requires of a driver.
-const OF_DRIVER: [&str; 10] = [
+const OF_DRIVER: [&str; 20] = [
     "cuInit",
     "cuDriverGetVersion",
+    "cuGetErrorName",
     "cuDeviceGetCount",
+    "cuDeviceGetAttribute",
     "cuDeviceTotalMem_v2",
+    "cuCtxGetCurrent",
+    "cuCtxPushCurrent_v2",
     "cuDevicePrimaryCtxRetain",
+    "cuMemGetInfo_v2",
     "cuModuleLoadDataEx",
+    "cuModuleGetFunction",
     "cuFuncGetAttribute",
     "cuLaunchKernel",
+    "cuLaunchCooperativeKernel",
+    "cuStreamSynchronize",
     "cuMemAllocAsync",
+    "cuMemcpyDtoHAsync_v2",
+    "cuEventRecord",
     "cuEventDestroy_v2",
 ];
 /// Functions that the guard requires of NVRTC.
-const OF_COMPILER: [&str; 3] = ["nvrtcVersion", "nvrtcCompileProgram", "nvrtcGetProgramLog"];
+const OF_COMPILER: [&str; 5] = [
+    "nvrtcVersion",
+    "nvrtcCreateProgram",
+    "nvrtcCompileProgram",
+    "nvrtcGetCUBIN",
+    "nvrtcGetProgramLog",
+];
 /// Codes that `cuInit` may return. 34 is a toolkit's stub.
 const CODES: [i32; 9] = [2, 3, 34, 46, 304, 802, 803, 804, 999];
 
@@ -47,18 +63,15 @@ fn draw(
     number: u64,
     random: &mut Random,
 ) -> (&'static [&'static str], Content, &'static str, String) {
-    let (file, code) = (random.below(5), random.pick(&CODES));
-    let (symbol, of_compiler) = (random.pick(&OF_DRIVER), random.pick(&OF_COMPILER));
-    let (names, content, outcome, message): (&[&str], _, _, _) = match number % 5 {
-        0 => (&DRIVER, Content::NoLibrary(file), "LibraryMissing", String::new()),
-        1 | 2 => (&DRIVER, Content::Without(symbol), "SymbolMissing", symbol.into()),
-        3 => (&DRIVER, Content::Fails(code), "InitFailed", format!("({code})")),
-        _ => {
-            let content = Content::Without(of_compiler);
-            (&COMPILER, content, "SymbolMissing", of_compiler.into())
-        }
-    };
-    (names, content, outcome, message)
+    let (file, length) = (random.below(4), usize::try_from(random.below(3000)).expect("few"));
+    let (code, of_compiler) = (random.pick(&CODES), random.pick(&OF_COMPILER));
+    let symbol = OF_DRIVER[usize::try_from(number).expect("few") / 3 % OF_DRIVER.len()];
+    match number % 11 {
+        0..=3 => (&DRIVER, Content::NoLibrary(file, length), "LibraryMissing", String::new()),
+        4..=8 => (&DRIVER, Content::Without(symbol), "SymbolMissing", symbol.into()),
+        9 => (&DRIVER, Content::Fails(code), "InitFailed", format!("({code})")),
+        _ => (&COMPILER, Content::Without(of_compiler), "SymbolMissing", of_compiler.into()),
+    }
 }
 
 pub(crate) fn prepare(
@@ -76,14 +89,14 @@ pub(crate) fn prepare(
     for home in ["CUDA_HOME", "CUDA_PATH"] {
         variables.push((home, own.join("no-toolkit").into_os_string()));
     }
-    let length = usize::try_from(random.below(3000)).expect("few");
     let bytes = match content {
-        Content::NoLibrary(0) => Vec::new(),
-        Content::NoLibrary(1) => b"The library is on another disk.\n".repeat(1 + length / 32),
-        Content::NoLibrary(2) => (0..length).map(|_| random.next().to_le_bytes()[0]).collect(),
+        Content::NoLibrary(0, length) => b"on another disk\n".repeat(1 + length / 16),
+        Content::NoLibrary(1, length) => {
+            (0..length).map(|_| random.next().to_le_bytes()[0]).collect()
+        }
         // Cut behind its headers, the C library's loader would crash.
-        Content::NoLibrary(3) => whole[..=length / 10].to_vec(),
-        Content::NoLibrary(_) => {
+        Content::NoLibrary(2, length) => whole[..=length / 10].to_vec(),
+        Content::NoLibrary(..) => {
             names.iter().for_each(|name| fs::create_dir(own.join(name)).expect("a folder"));
             return variables;
         }
@@ -114,7 +127,8 @@ fn renamed(mut library: Vec<u8>, name: &str) -> Vec<u8> {
 pub(crate) fn inject(_: &Setup, number: u64, random: &mut Random) -> Observed {
     let (names, content, outcome, message) = draw(number, random);
     let is_of_compiler = names == COMPILER;
-    let seen = match random.below(3) {
+    let call = random.below(3);
+    let seen = match call {
         // Needs no device: the compiler is missing.
         _ if is_of_compiler => Seen::of(
             &Guard::host(DeviceLimits::any_device()).compile("empty.cu", "__global__ void k() {}"),
@@ -129,7 +143,8 @@ pub(crate) fn inject(_: &Setup, number: u64, random: &mut Random) -> Observed {
         without_diagnosis: is_of_compiler,
         ..Expected::default()
     };
-    let mut observed = Observed::new(format!("{content:?} as {names:?}"), &seen, &expected);
+    let mut observed =
+        Observed::new(format!("{content:?} as {names:?}, call {call}"), &seen, &expected);
     if !is_of_compiler {
         let guard = require_fallback(&mut observed);
         let loaded = Seen::of(&guard.load(&Image::new(PTX).expect("PTX"))).outcome;

@@ -1,7 +1,7 @@
 //! A thousand faults: each ends in its typed error, without a panic, a hang or a lost profile.
 //!
-//! Each fault is drawn from a seed and injected in a child process, on the fake driver and on a real device. A fault of
-//! one kind differs from the next by its number, which cycles through the variants, and by what is drawn.
+//! Each fault is drawn from a seed and injected in a child process, on the fake driver and on a real device. At least a
+//! thousand are different. The number of a fault cycles through the variants of its kind.
 //! `PROPTEST_RNG_SEED` repeats a run, `GRIDGUARD_FAULT=KIND:NUMBER` one fault of it, and `GRIDGUARD_RESULTS` names the
 //! folder for `faults.json`.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "tests")]
@@ -34,24 +34,40 @@ struct Kind {
     name: &'static str,
     /// How many there are in a run.
     faults: u64,
-    /// Whether a real device takes one at a time. It recovers from one illegal access at a time: with eight at once,
-    /// about one in a thousand surfaced late or never (H200, 580.159.04). Memory is needed by other faults.
-    is_alone: bool,
+    device: Share,
     prepare: Prepare,
     inject: Inject,
 }
 
-const fn kind(name: &'static str, faults: u64, prepare: Prepare, inject: Inject) -> Kind {
-    Kind { name, faults, is_alone: false, prepare, inject }
+/// What a fault needs of a real device.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Share {
+    /// Nothing that other faults would miss.
+    Shared,
+    /// The device recovers from one such fault at a time: with eight at once, about one in a thousand surfaced late or
+    /// never (H200, 580.159.04).
+    OneByOne,
+    /// The memory that other faults need.
+    Alone,
+}
+
+const fn kind(
+    name: &'static str,
+    faults: u64,
+    device: Share,
+    prepare: Prepare,
+    inject: Inject,
+) -> Kind {
+    Kind { name, faults, device, prepare, inject }
 }
 
 const KINDS: [Kind; 6] = [
-    Kind { is_alone: true, ..kind("out_of_memory", 120, memory::prepare, memory::inject) },
-    Kind { is_alone: true, ..kind("illegal_access", 300, nothing, access::inject) },
-    kind("context_destroyed", 120, nothing, context::inject),
-    kind("bad_image", 220, nothing, image::inject),
-    kind("wrong_device", 80, device::prepare, device::inject),
-    kind("missing_library", 160, library::prepare, library::inject),
+    kind("out_of_memory", 80, Share::Alone, memory::prepare, memory::inject),
+    kind("illegal_access", 260, Share::OneByOne, nothing, access::inject),
+    kind("context_destroyed", 200, Share::Shared, nothing, context::inject),
+    kind("bad_image", 330, Share::Shared, nothing, image::inject),
+    kind("wrong_device", 90, Share::Shared, device::prepare, device::inject),
+    kind("missing_library", 110, Share::Shared, library::prepare, library::inject),
 ];
 
 fn nothing(_: &Setup, _: &Path, _: u64, _: &mut Random) -> Vec<(&'static str, OsString)> {

@@ -15,9 +15,9 @@ use gridguard_test_support::Random;
 use gridguard_tests::figures::from_suite;
 use serde::Serialize;
 
-use crate::KINDS;
 use crate::observed::Observed;
 use crate::setup::Setup;
+use crate::{KINDS, Kind, Share};
 
 /// Environment variable: the only fault to inject.
 const ONLY: &str = "GRIDGUARD_FAULT";
@@ -46,9 +46,10 @@ struct Report {
     date: String,
     seed: u64,
     seconds: u64,
-    injected: usize,
+    injected: u64,
+    different: usize,
     wrong: usize,
-    lost_profiles: u64,
+    lost_profiles: usize,
     /// How often each outcome of a kind occurred.
     kinds: BTreeMap<&'static str, BTreeMap<String, u64>>,
 }
@@ -59,50 +60,79 @@ fn random(kind: usize, number: u64, seed: u64) -> Random {
     Random::new(seed ^ (kind << 48) ^ (number << 24))
 }
 
+/// What came of the faults of a run.
+#[derive(Default)]
+struct Outcomes {
+    wrong: Vec<String>,
+    drawn: BTreeSet<(usize, Option<String>)>,
+    kinds: BTreeMap<&'static str, BTreeMap<String, u64>>,
+}
+
+impl Outcomes {
+    fn add(&mut self, seed: u64, (place, number): (usize, u64), observed: Observed) {
+        let Observed { outcome, details, wrong } = observed;
+        let name = KINDS[place].name;
+        self.drawn.insert((place, details.last().cloned()));
+        if !wrong.is_empty() {
+            let lines = wrong.into_iter().chain(details).collect::<Vec<_>>().join("\n    ");
+            let repeat = format!("PROPTEST_RNG_SEED={seed} {ONLY}={name}:{number}");
+            self.wrong.push(format!("{outcome}\n    {lines}\n    {repeat}"));
+        }
+        *self.kinds.entry(name).or_default().entry(outcome).or_default() += 1;
+    }
+}
+
+/// The numbers of a kind's faults in this run.
+fn numbers(kind: &Kind) -> impl Iterator<Item = u64> + Send + use<> {
+    let (only, name) = (std::env::var(ONLY).ok(), kind.name);
+    let is_wanted = move |at: &u64| only.as_ref().is_none_or(|it| *it == format!("{name}:{at}"));
+    (0..kind.faults).filter(is_wanted)
+}
+
 /// Injects all faults of a run, or the single fault that the environment names.
 pub(crate) fn inject_all(is_fake: bool) {
     let seed = std::env::var("PROPTEST_RNG_SEED").ok();
     let seed = seed.and_then(|text| text.trim().parse().ok()).unwrap_or(SEED);
-    let only = std::env::var(ONLY).ok();
     let folder = tempfile::tempdir().expect("a folder for the run");
     let setup = Setup::create(is_fake, folder.path());
-    let cores = std::thread::available_parallelism().map_or(2, usize::from);
-    let (begun, wrong) = (Instant::now(), Mutex::new(Vec::new()));
-    let (mut kinds, mut injected, mut lost_profiles) = (BTreeMap::new(), 0, 0);
-    for (place, kind) in KINDS.iter().enumerate() {
-        let name = |number: u64| format!("{}:{number}", kind.name);
-        let is_wanted = |number: &u64| only.as_ref().is_none_or(|only| *only == name(*number));
-        let numbers: BTreeSet<u64> = (0..kind.faults).filter(is_wanted).collect();
-        let (queue, outcomes) = (Mutex::new(numbers.clone()), Mutex::new(BTreeMap::new()));
+    let (begun, outcomes) = (Instant::now(), Mutex::<Outcomes>::default());
+    let inject = |shares: &[Share], workers: usize| {
+        let of_share = KINDS.iter().enumerate().filter(|(_, kind)| shares.contains(&kind.device));
+        let all = of_share.flat_map(|(place, kind)| numbers(kind).map(move |at| (place, at)));
+        let queue = Mutex::new(all);
         let work = || {
-            while let Some(number) = { queue.lock().expect("no panic").pop_first() } {
-                let observed = inject_in_process(&setup, seed, place, number);
-                if !observed.wrong.is_empty() {
-                    let lines = observed.wrong.iter().chain(&observed.details).cloned();
-                    wrong.lock().expect("no panic").push(format!(
-                        "{}\n    {}\n    PROPTEST_RNG_SEED={seed} {ONLY}={}",
-                        observed.outcome,
-                        lines.collect::<Vec<_>>().join("\n    "),
-                        name(number)
-                    ));
-                }
-                *outcomes.lock().expect("no panic").entry(observed.outcome).or_default() += 1;
+            while let Some(fault) = { queue.lock().expect("no panic").next() } {
+                let observed = inject_in_process(&setup, seed, fault);
+                outcomes.lock().expect("no panic").add(seed, fault, observed);
             }
         };
-        let workers = if kind.is_alone && !is_fake { 1 } else { cores.clamp(2, MOST_WORKERS) };
         std::thread::scope(|scope| (0..workers).for_each(|_| drop(scope.spawn(work))));
-        // Each fault is followed by an entry.
+    };
+    let cores = std::thread::available_parallelism().map_or(2, usize::from);
+    if is_fake {
+        inject(&[Share::Alone, Share::OneByOne, Share::Shared], cores + 2);
+    } else {
+        inject(&[Share::Alone], 1);
+        std::thread::scope(|scope| {
+            scope.spawn(|| inject(&[Share::OneByOne], 1));
+            inject(&[Share::Shared], cores.clamp(2, MOST_WORKERS));
+        });
+    }
+    publish_and_check(&setup, seed, begun.elapsed(), outcomes.into_inner().expect("no panic"));
+}
+
+/// Writes the report to the folder for results, and fails if anything is wrong, with how to repeat it.
+fn publish_and_check(setup: &Setup, seed: u64, took: Duration, outcomes: Outcomes) {
+    let Outcomes { mut wrong, drawn, kinds } = outcomes;
+    // Each fault is followed by an entry.
+    let lost = KINDS.iter().map(|kind| {
         let profile = load(&setup.profile(kind.name)).ok().flatten();
         let entries = profile.iter().flat_map(|read| read.document.entries());
         let rows: BTreeSet<u64> = entries.map(|entry| entry.shape[0].1 - 1).collect();
-        lost_profiles += u64::try_from(numbers.difference(&rows).count()).expect("few");
-        injected += numbers.len();
-        kinds.insert(kind.name, outcomes.into_inner().expect("no panic"));
-    }
-    assert!(injected > 0, "{only:?} is no fault");
-    let mut wrong = wrong.into_inner().expect("no panic");
+        numbers(kind).filter(|at| !rows.contains(at)).count()
+    });
     let report = Report {
-        device: match is_fake {
+        device: match setup.is_fake {
             true => "none, a fake driver".into(),
             false => gridguard::cuda::device_limits(0).expect("a CUDA device").name.clone(),
         },
@@ -110,10 +140,11 @@ pub(crate) fn inject_all(is_fake: bool) {
         commit: from_suite("GRIDGUARD_COMMIT"),
         date: from_suite("GRIDGUARD_DATE"),
         seed,
-        seconds: begun.elapsed().as_secs(),
-        injected,
+        seconds: took.as_secs(),
+        injected: kinds.values().flat_map(BTreeMap::values).sum(),
+        different: drawn.len(),
         wrong: wrong.len(),
-        lost_profiles,
+        lost_profiles: lost.sum(),
         kinds,
     };
     let text = serde_json::to_string_pretty(&report).expect("a report") + "\n";
@@ -124,11 +155,13 @@ pub(crate) fn inject_all(is_fake: bool) {
     }
     wrong.truncate(MOST_LISTED);
     assert!(wrong.is_empty(), "{} faults went wrong:\n{}", report.wrong, wrong.join("\n"));
-    assert_eq!(lost_profiles, 0, "profiles were lost");
+    assert_eq!(report.lost_profiles, 0, "profiles were lost");
+    let least = if std::env::var_os(ONLY).is_some() { 1 } else { 1000 };
+    assert!(report.different >= least, "{} faults are different", report.different);
 }
 
 /// What came of a fault in a process of its own.
-fn inject_in_process(setup: &Setup, seed: u64, place: usize, number: u64) -> Observed {
+fn inject_in_process(setup: &Setup, seed: u64, (place, number): (usize, u64)) -> Observed {
     let kind = &KINDS[place];
     let own = setup.folder.join(format!("{}-{number}", kind.name));
     fs::create_dir(&own).expect("a folder for the process");

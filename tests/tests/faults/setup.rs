@@ -11,7 +11,7 @@ use gridguard::Parameter;
 use gridguard::cuda::{
     Args, CompileOptions, Compiler, Image, Kernel, LaunchError, Module, device_limits,
 };
-use gridguard::{Axis, BatchAxis, ComputeCapability, Dim3, Guard, LaunchRequest};
+use gridguard::{Axis, BatchAxis, Dim3, Guard, LaunchRequest};
 use gridguard_test_support::fake_library::{self, COMPILER, DRIVER};
 
 use crate::observed::Seen;
@@ -24,9 +24,6 @@ pub(crate) const PTX: &str = include_str!("kernels.ptx");
 const SOURCE: &str = include_str!("kernels.cu");
 /// A whole cubin, for a driver that does not run it.
 const CUBIN: &[u8] = include_bytes!("../../fuzz/seeds/image/cubin");
-/// Architectures of the cubins.
-const ARCHITECTURES: [(u32, u32); 7] = [(7, 5), (8, 0), (8, 6), (8, 9), (9, 0), (10, 0), (12, 0)];
-
 const IS_FAKE: &str = "GRIDGUARD_FAULTS_FAKE";
 const FOLDER: &str = "GRIDGUARD_FAULTS_FOLDER";
 
@@ -41,21 +38,24 @@ impl Setup {
     /// Creates the files of a run.
     pub(crate) fn create(is_fake: bool, folder: &Path) -> Self {
         let setup = Self { is_fake, folder: folder.to_owned() };
-        for folder in ["cubins", "libraries", "profiles"] {
+        for folder in ["libraries", "profiles"] {
             fs::create_dir(setup.folder.join(folder)).expect("a folder of its own");
         }
         setup.create_libraries();
         if is_fake {
+            let mut cubin = CUBIN.to_vec();
+            cubin[48..52].copy_from_slice(&90_u32.to_le_bytes());
             setup.write("kernels", PTX);
-            for (major, minor) in ARCHITECTURES {
-                let mut cubin = CUBIN.to_vec();
-                cubin[48..52].copy_from_slice(&(major * 10 + minor).to_le_bytes());
-                setup.write(&cubin_name((major, minor) == (9, 0), major, minor), cubin);
-            }
+            setup.write("cubin", cubin);
         } else {
-            setup.compile_images();
+            // Needs NVRTC, and no context.
+            let own = device_limits(0).expect("a CUDA device").compute_capability;
+            let options = CompileOptions::new("kernels.cu", own);
+            let compiled = Compiler::find().expect("NVRTC").compile(SOURCE, &options);
+            let image = compiled.expect("the kernels compile").image;
+            setup.write("kernels", image.bytes());
+            setup.write("cubin", image.bytes());
         }
-        assert!(setup.foreign_cubins().len() > 2, "cubins of other architectures");
         setup
     }
 
@@ -94,17 +94,8 @@ impl Setup {
     }
 
     /// A cubin of the device's own architecture.
-    pub(crate) fn own_cubin(&self) -> Vec<u8> {
-        fs::read(self.folder.join("cubins/own")).expect("made by the parent")
-    }
-
-    /// Cubins of architectures that do not run here, sorted.
-    pub(crate) fn foreign_cubins(&self) -> Vec<PathBuf> {
-        let files = fs::read_dir(self.folder.join("cubins")).expect("the folder");
-        let paths = files.map(|file| file.expect("a file").path());
-        let mut paths: Vec<_> = paths.filter(|path| !path.ends_with("own")).collect();
-        paths.sort();
-        paths
+    pub(crate) fn cubin(&self) -> Vec<u8> {
+        fs::read(self.folder.join("cubin")).expect("made by the parent")
     }
 
     /// Takes the packed libraries beside this program, or builds them.
@@ -125,26 +116,6 @@ impl Setup {
 
     fn write(&self, name: &str, bytes: impl AsRef<[u8]>) {
         fs::write(self.folder.join(name), bytes).expect("the run's folder");
-    }
-
-    /// Needs NVRTC, and no context.
-    fn compile_images(&self) {
-        let compiler = Compiler::find().expect("NVRTC");
-        let compile = |capability| {
-            let options = CompileOptions::new("kernels.cu", capability);
-            compiler.compile(SOURCE, &options).map(|compiled| compiled.image.bytes().to_vec())
-        };
-        let own = device_limits(0).expect("a CUDA device").compute_capability;
-        let cubin = compile(own).expect("the kernels compile");
-        self.write("kernels", &cubin);
-        self.write(&cubin_name(true, own.major, own.minor), cubin);
-        for (major, minor) in ARCHITECTURES {
-            let runs_here = major == own.major && minor <= own.minor;
-            // Not every compiler supports every architecture.
-            if let (false, Ok(cubin)) = (runs_here, compile(ComputeCapability::new(major, minor))) {
-                self.write(&cubin_name(false, major, minor), cubin);
-            }
-        }
     }
 
     pub(crate) fn guard(&self) -> Guard {
@@ -176,10 +147,6 @@ impl Setup {
         let written = stream.clone_dtoh(&out).map_err(text)?;
         is_iota(&written).then_some(()).ok_or_else(|| "the output is wrong".to_owned())
     }
-}
-
-fn cubin_name(is_own: bool, major: u32, minor: u32) -> String {
-    if is_own { "cubins/own".into() } else { format!("cubins/sm_{major}{minor}") }
 }
 
 /// The kernel `name` of `kernels.cu`.
