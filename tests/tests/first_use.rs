@@ -112,28 +112,6 @@ fn the_kernel_that_was_not_used_for_the_longest_is_dropped_unless_something_uses
     });
 }
 
-#[test]
-fn threads_with_kernels_of_their_own_share_the_code_on_disk() {
-    with_driver(Driver::WithCompiler, &COMPILER, || {
-        let guard = Arc::new(guard());
-        for _ in 0..ROUNDS {
-            let folder = tempfile::tempdir().expect("a folder");
-            let cached =
-                || Kernels::with_cache(Arc::clone(&guard), Some(CubinCache::at(folder.path())));
-            let counts = race(|_| {
-                let kernels = cached();
-                kernels.limits(&norm()).expect("compiled or read");
-                kernels.counts()
-            });
-            assert!(counts.iter().all(|one| one.failed == 0), "{counts:?}");
-            assert!(counts.iter().all(|one| one.compiled + one.read == 1), "{counts:?}");
-            let later = cached();
-            later.limits(&norm()).expect("read");
-            assert_eq!((later.counts().compiled, later.counts().read), (0, 1));
-        }
-    });
-}
-
 #[cfg(unix)]
 #[test]
 fn code_that_others_may_have_written_is_compiled_and_the_reason_is_kept() {

@@ -1,27 +1,9 @@
 //! The problems whose defaults nobody tuned.
 
 use gridguard::{DeviceLimits, Guard, KernelLimits};
-use gridguard_autotune::{Space, Workload};
+use gridguard_autotune::Space;
 
 use crate::program::untuned::UntunedProblem;
-use crate::program::untuned::host::OnHost;
-use crate::program::untuned::workload::{BackEnd, UntunedWorkload};
-
-#[test]
-fn each_candidate_on_the_host_is_correct_and_a_wrong_element_is_found() {
-    let guard = Guard::host(DeviceLimits::any_device());
-    for problem in UntunedProblem::of_host() {
-        let mut workload = UntunedWorkload::new(problem, OnHost::new(problem, &guard));
-        let space = Space::new(workload.configurations().expect("configurations"));
-        for candidate in space.candidates() {
-            workload.prepare(candidate).expect("legal");
-            workload.check(candidate).expect("correct");
-        }
-        assert_eq!(workload.back_end.wrong(), Ok(0));
-        workload.back_end.output[77] += 1.0;
-        assert_eq!(workload.back_end.wrong(), Ok(1));
-    }
-}
 
 #[test]
 fn problems_of_devices_fill_128_mib_and_have_several_launch_parameters() {

@@ -55,16 +55,6 @@ fn an_item_that_no_device_has_memory_for_is_an_error() {
     assert!(out.iter().all(|word| *word == u64::MAX), "nothing was launched");
 }
 
-#[test]
-#[ignore = "needs a CUDA GPU"]
-fn chunks_planned_by_free_memory_fit_at_once() {
-    let (free, _) = guard().free_memory().expect("answers");
-    let batch = BatchAxis::new(Axis::Y, ITEMS);
-    let capped = guard().workspace(batch, free / 16).expect("answers");
-    let most = capped.items_within(65_535);
-    assert!((1..=16).contains(&most), "{most} of {free}");
-}
-
 /// Captures a count of 64 items through a workspace of `bytes` each, in a context of its own, and
 /// launches it three times.
 #[allow(unsafe_code, reason = "event tracking and capture exclude each other")]

@@ -1,19 +1,17 @@
 //! The problems on a device.
 
+use std::collections::HashMap;
 use std::ops::Range;
 use std::sync::Arc;
 
 use cudarc::driver::{CudaSlice, CudaStream};
 use gridguard::cuda::{Args, Kernel, capture_launches};
 use gridguard::profile::Named;
-use gridguard::{
-    Axis, BatchAxis, Chunk, Dim3, Guard, LaunchLimits, LaunchRequest, Parameter, PlannedLaunch,
-};
-use gridguard_autotune::MeasureFailure;
+use gridguard::{Axis, BatchAxis, Chunk, Dim3, Guard, LaunchRequest, Parameter, Plan};
+use gridguard_autotune::{Candidate, FailureKind, LaunchConfig, MeasureFailure, Portion, Workload};
 
 use super::problem::UntunedProblem::{self, Blur, Passes, Peaks, Transpose};
 use super::problem::index;
-use super::workload::BackEnd;
 
 pub(super) struct OnDevice {
     problem: UntunedProblem,
@@ -25,6 +23,7 @@ pub(super) struct OnDevice {
     peaks: CudaSlice<f32>,
     output: CudaSlice<f32>,
     wrong: CudaSlice<u32>,
+    plans: HashMap<Candidate, Plan>,
 }
 
 struct Kernels {
@@ -110,6 +109,7 @@ impl OnDevice {
             peaks: stream.alloc_zeros(index(problem.items()))?,
             output: stream.alloc_zeros(problem.elements())?,
             wrong: stream.alloc_zeros(1)?,
+            plans: HashMap::new(),
             guard: Arc::clone(guard),
             stream,
         })
@@ -150,26 +150,13 @@ impl OnDevice {
     }
 }
 
-impl BackEnd for OnDevice {
-    fn limits(&self, parameters: &Named) -> LaunchLimits {
-        self.kernels.of(self.problem, parameters).limits().clone()
+impl OnDevice {
+    fn configuration(&self, parameters: &Named) -> LaunchConfig {
+        let limits = self.kernels.of(self.problem, parameters).limits().clone();
+        self.problem.configuration(parameters.clone(), limits)
     }
 
-    #[allow(unsafe_code, reason = "the clock may capture the launches")]
-    fn launch(
-        &mut self,
-        planned: &PlannedLaunch,
-        parameters: &Named,
-    ) -> Result<(), MeasureFailure> {
-        // SAFETY: the tensors and kernels are kept as long as the clock, which replays a graph only
-        // to time it, and all work is on its stream.
-        unsafe { capture_launches(|| self.submit(planned.chunk, parameters)) }
-    }
-
-    fn clear(&mut self) -> Result<(), MeasureFailure> {
-        Ok(self.stream.memset_zeros(&mut self.output)?)
-    }
-
+    /// The elements of the output that are wrong.
     fn wrong(&mut self) -> Result<u64, MeasureFailure> {
         self.stream.memset_zeros(&mut self.wrong)?;
         let items = self.problem.items();
@@ -207,6 +194,47 @@ impl BackEnd for OnDevice {
         self.guard.launch(kernel, (&request, &batch), args)?;
         let wrong = self.stream.clone_dtoh(&self.wrong)?;
         Ok(wrong.into_iter().map(u64::from).sum())
+    }
+}
+
+impl Workload for OnDevice {
+    fn configurations(&mut self) -> Result<Vec<LaunchConfig>, MeasureFailure> {
+        Ok(self.problem.parameters().iter().map(|set| self.configuration(set)).collect())
+    }
+
+    fn prepare(&mut self, candidate: &Candidate) -> Result<(), MeasureFailure> {
+        let LaunchConfig { request, batch, limits, .. } = self.configuration(&candidate.parameters);
+        let plan = Plan::new(&request, batch.as_ref(), &limits, candidate.choice.into())?;
+        self.plans.insert(candidate.clone(), plan);
+        Ok(())
+    }
+
+    #[allow(unsafe_code, reason = "the clock may capture the launches")]
+    fn launch(&mut self, candidate: &Candidate, portion: Portion) -> Result<(), MeasureFailure> {
+        let unprepared = || MeasureFailure::new(FailureKind::Launch, "it was not prepared");
+        let plan = self.plans.get(candidate).cloned().ok_or_else(unprepared)?;
+        let (most, least) = match portion {
+            Portion::Sequence => (usize::MAX, 0),
+            Portion::LargestLaunch => (1, plan.largest_chunk()),
+        };
+        for chunk in plan.chunks().filter(|chunk| chunk.items >= least).take(most) {
+            // SAFETY: the tensors and kernels are kept as long as the clock, which replays a graph only
+            // to time it, and all work is on its stream.
+            unsafe { capture_launches(|| self.submit(chunk, &candidate.parameters)) }?;
+        }
+        Ok(())
+    }
+
+    fn check(&mut self, candidate: &Candidate) -> Result<(), MeasureFailure> {
+        self.stream.memset_zeros(&mut self.output)?;
+        self.launch(candidate, Portion::Sequence)?;
+        match self.wrong()? {
+            0 => Ok(()),
+            wrong => {
+                let message = format!("{wrong} of {} elements are wrong", self.problem.elements());
+                Err(MeasureFailure::new(FailureKind::Mismatch, message))
+            }
+        }
     }
 }
 

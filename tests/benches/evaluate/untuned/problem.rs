@@ -53,16 +53,6 @@ impl UntunedProblem {
         passes.into_iter().chain(matrices).chain(blurs).chain(peaks).collect()
     }
 
-    /// Problems that a host computes in milliseconds.
-    pub(crate) fn of_host() -> Vec<Self> {
-        vec![
-            Passes { rows: 1100, columns: 8, passes: 2 },
-            Transpose { items: 1100, height: 2, width: 4 },
-            Blur { items: 1100, height: 3, width: 4 },
-            Peaks { rows: 1100, columns: 8 },
-        ]
-    }
-
     pub(crate) const fn kernel(self) -> &'static str {
         match self {
             Passes { .. } => Self::KERNELS[0],
