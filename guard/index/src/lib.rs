@@ -20,7 +20,7 @@ mod variables;
 mod verdict;
 mod words;
 
-pub use entries::{EntryPlaces, index};
+pub use entries::{EntryPlaces, index, index_entry};
 pub use gridguard_ptx::{Position, PtxError};
 pub use limits::{MOST_LIMITS, SizeLimit, SizeTerm};
 pub use sizes::{Reason, Size, Sizes};

@@ -1,4 +1,5 @@
-//! Finds machine code in the folders in which Triton, `torch.compile` and CuPy keep compiled kernels.
+//! Finds machine code in the folders in which Triton, `torch.compile` and CuPy keep compiled kernels. Each folder is indexed
+//! once; later only its new entries are.
 //!
 //! Triton's folder of a kernel has the cubin and its PTX, with the options of their compilation.
 //!
@@ -6,42 +7,35 @@
 //! memory the cubin has this byte again. The source is beside the file only with `CUPY_CACHE_SAVE_CUDA_SOURCE`, and without
 //! the compiler's options, so it cannot be compiled again.
 
-use std::ffi::CStr;
+use std::collections::{BTreeMap, HashSet};
+use std::ffi::{CStr, OsString};
 use std::path::{Path, PathBuf};
-use std::sync::OnceLock;
+use std::sync::{Mutex, OnceLock};
+use std::time::{Duration, SystemTime};
 
 use gridguard_files::read_trusted;
 use serde_json::Value;
 
 use crate::fix::image::ELF;
-use crate::process::variable;
+use crate::process::{self, variable};
 use crate::watch::handle_record::{Digest, Reason};
 
-static FOLDERS: OnceLock<Folders> = OnceLock::new();
+static CACHES: OnceLock<Mutex<Caches>> = OnceLock::new();
 
-struct Folders {
-    /// The caches of Triton and `torch.compile`.
-    triton: Vec<PathBuf>,
-    cupy: Option<PathBuf>,
+struct Caches {
+    /// The caches of Triton.
+    triton: Vec<Cache>,
+    /// The folder in which `torch.compile` has a cache of Triton for each device.
+    torch: Option<PathBuf>,
+    cupy: Option<Cache>,
 }
 
 /// Finds the folders before the program begins, because programs change their environment.
 pub(crate) fn begin() {
-    let _ = FOLDERS.set(folders(|name| variable(name).map(PathBuf::from)));
+    let _ = CACHES.set(Mutex::new(caches(|name| variable(name).map(PathBuf::from))));
 }
 
-/// The folders whose entries are folders of one kernel of Triton each.
-fn of_triton() -> Vec<PathBuf> {
-    let known = FOLDERS.get().map(|known| known.triton.as_slice()).unwrap_or_default();
-    let of_devices = |folder: &PathBuf| {
-        // `torch.compile` has a folder for each device.
-        let entries = std::fs::read_dir(folder.join("triton")).ok()?;
-        Some(entries.take(MOST_DEVICES).filter_map(|entry| Some(entry.ok()?.path())))
-    };
-    known.iter().cloned().chain(known.iter().filter_map(of_devices).flatten()).collect()
-}
-
-fn folders(variable: impl Fn(&CStr) -> Option<PathBuf>) -> Folders {
+fn caches(variable: impl Fn(&CStr) -> Option<PathBuf>) -> Caches {
     let home = || variable(c"HOME");
     let triton = variable(c"TRITON_CACHE_DIR")
         .or_else(|| Some(variable(c"TRITON_HOME").or_else(home)?.join(".triton").join("cache")));
@@ -51,37 +45,131 @@ fn folders(variable: impl Fn(&CStr) -> Option<PathBuf>) -> Folders {
         Some(folder.join(format!("torchinductor_{}", user.display())))
     });
     let cupy = variable(c"CUPY_CACHE_DIR").or_else(|| Some(home()?.join(".cupy/kernel_cache")));
-    Folders { triton: triton.into_iter().chain(compiled).collect(), cupy }
+    let triton = triton.into_iter().chain(compiled.clone());
+    Caches {
+        triton: triton.map(|folder| Cache::new(folder, true)).collect(),
+        torch: compiled.map(|folder| folder.join("triton")),
+        cupy: cupy.map(|folder| Cache::new(folder, false)),
+    }
+}
+
+/// A folder with machine code, or with a folder for each kernel.
+struct Cache {
+    folder: PathBuf,
+    has_folders: bool,
+    /// Entries that are indexed, and when the folder was changed last before that.
+    known: HashSet<OsString>,
+    modified: Option<SystemTime>,
+    files: BTreeMap<usize, Vec<CachedFile>>,
+}
+
+/// A file of a cache, with the digest of its cubin once it was read.
+struct CachedFile {
+    path: PathBuf,
+    cubin: Option<Digest>,
+}
+
+impl Cache {
+    fn new(folder: PathBuf, has_folders: bool) -> Self {
+        let (known, files) = (HashSet::new(), BTreeMap::new());
+        Self { folder, has_folders, known, modified: None, files }
+    }
+
+    /// Indexes new entries.
+    fn refresh(&mut self) {
+        let modified = self.folder.metadata().and_then(|known| known.modified()).ok();
+        if modified.is_some() && modified == self.modified {
+            return;
+        }
+        let mut is_complete = modified.is_some_and(is_settled);
+        let entries = std::fs::read_dir(&self.folder).into_iter().flatten();
+        for entry in entries.take(MOST_KERNELS).flatten() {
+            let name = entry.file_name();
+            if self.known.contains(&name) {
+                continue;
+            }
+            let path = entry.path();
+            let is_found = match self.has_folders {
+                false => self.add(path),
+                true => {
+                    let files = std::fs::read_dir(&path).into_iter().flatten().flatten();
+                    let cubins = files.map(|file| file.path());
+                    let cubins =
+                        cubins.filter(|path| path.extension().is_some_and(|is| is == "cubin"));
+                    cubins.fold(false, |found, cubin| self.add(cubin) || found)
+                }
+            };
+            // Triton creates the folder of a kernel before its files.
+            let written = entry.metadata().and_then(|known| known.modified());
+            if is_found || written.is_ok_and(is_settled) {
+                self.known.insert(name);
+            } else {
+                is_complete = false;
+            }
+        }
+        self.modified = modified.filter(|_| is_complete);
+    }
+
+    fn add(&mut self, path: PathBuf) -> bool {
+        let file = path.symlink_metadata().ok().filter(|known| known.is_file());
+        let bytes = file.and_then(|known| usize::try_from(known.len()).ok());
+        bytes
+            .inspect(|bytes| {
+                self.files.entry(*bytes).or_default().push(CachedFile { path, cubin: None })
+            })
+            .is_some()
+    }
+}
+
+/// Whether this time is long past: what is written now gets another one.
+fn is_settled(time: SystemTime) -> bool {
+    time.elapsed().is_ok_and(|since| since > Duration::from_secs(2))
 }
 
 /// The PTX beside a cubin with this digest. `None` if no cache has the cubin.
 pub(super) fn ptx_of_triton(name: &CStr, cubin: Digest) -> Option<Result<Vec<u8>, Reason>> {
     let name = name.to_str().ok().filter(|name| !name.contains('/'))?;
-    of_triton().iter().find_map(|cache| in_triton(cache, name, cubin))
+    let mut caches = process::patiently(CACHES.get()?)?;
+    // `torch.compile` may have begun to use another device.
+    let devices = caches.torch.iter().filter_map(|torch| std::fs::read_dir(torch).ok());
+    let devices: Vec<_> = devices.flatten().take(MOST_DEVICES).flatten().collect();
+    for folder in devices.into_iter().map(|device| device.path()) {
+        if caches.triton.iter().all(|known| known.folder != folder) {
+            caches.triton.push(Cache::new(folder, true));
+        }
+    }
+    caches.triton.iter_mut().find_map(|cache| in_triton(cache, name, cubin))
 }
 
-fn in_triton(cache: &Path, name: &str, cubin: Digest) -> Option<Result<Vec<u8>, Reason>> {
-    let entries = std::fs::read_dir(cache).ok()?.take(MOST_KERNELS).flatten();
-    entries.into_iter().find_map(|entry| {
-        let file = |ending: &str| entry.path().join(format!("{name}.{ending}"));
-        let path = file("cubin");
-        let bytes = path.symlink_metadata().ok().filter(|known| known.is_file())?.len();
-        if usize::try_from(bytes) != Ok(cubin.bytes) {
-            return None;
-        }
+fn in_triton(cache: &mut Cache, name: &str, cubin: Digest) -> Option<Result<Vec<u8>, Reason>> {
+    cache.refresh();
+    let name = format!("{name}.cubin");
+    let files = cache.files.get_mut(&cubin.bytes)?.iter_mut();
+    let mut files = files.filter(|file| file.path.file_name().is_some_and(|known| *known == *name));
+    files.find_map(|CachedFile { path, cubin: known }| {
         let read = |path: &Path| {
             let untrusted = |error| Reason::from(format!("Triton's cache is not used: {error}"));
             let missing = || Reason::from(format!("Triton's cache has no {}", path.display()));
             read_trusted(path, MOST_BYTES).map_err(untrusted)?.ok_or_else(missing)
         };
-        let found = match read(&path) {
-            Ok(found) if Digest::of_cubin(&found) != cubin => return None,
-            found => found,
+        if known.is_none() {
+            match read(path) {
+                Ok(found) => *known = Some(Digest::of_cubin(&found)),
+                Err(reason) => return Some(Err(reason)),
+            }
+        }
+        let ptx = || {
+            compiled_plainly(&read(&path.with_extension("json"))?)?;
+            let ptx = path.with_extension("ptx");
+            let written =
+                |path: &Path| path.symlink_metadata().and_then(|known| known.modified()).ok();
+            // Triton writes the PTX first.
+            match written(&ptx) > written(path) {
+                true => Err("the PTX in Triton's cache is newer than the machine code".into()),
+                false => read(&ptx),
+            }
         };
-        Some(found.and_then(|_| {
-            compiled_plainly(&read(&file("json"))?)?;
-            read(&file("ptx"))
-        }))
+        (*known == Some(cubin)).then(ptx)
     })
 }
 
@@ -102,24 +190,21 @@ fn compiled_plainly(options: &[u8]) -> Result<(), Reason> {
 
 /// Whether CuPy took a cubin from its cache.
 pub(super) fn is_of_cupy(cubin: Digest) -> bool {
-    let cache = FOLDERS.get().and_then(|folders| folders.cupy.as_deref());
-    cache.is_some_and(|cache| in_cupy(cache, cubin))
+    let caches = CACHES.get().and_then(process::patiently);
+    caches.is_some_and(|mut caches| caches.cupy.as_mut().is_some_and(|cache| in_cupy(cache, cubin)))
 }
 
-fn in_cupy(cache: &Path, cubin: Digest) -> bool {
-    let Ok(entries) = std::fs::read_dir(cache) else { return false };
-    entries.take(MOST_KERNELS).flatten().any(|entry| {
-        let bytes = entry.metadata().ok().and_then(|known| usize::try_from(known.len()).ok());
-        let others = bytes.and_then(|bytes| bytes.checked_sub(cubin.bytes));
-        if others.is_none_or(|others| others > MOST_OTHERS) {
-            return false;
+fn in_cupy(cache: &mut Cache, cubin: Digest) -> bool {
+    cache.refresh();
+    let files = cache.files.range_mut(cubin.bytes..=cubin.bytes.saturating_add(MOST_OTHERS));
+    files.flat_map(|(_, files)| files).any(|CachedFile { path, cubin: known }| {
+        if known.is_none() {
+            let file = gridguard_files::read(path, MOST_BYTES).ok().flatten().unwrap_or_default();
+            let begin = file.windows(ELF.len()).take(MOST_OTHERS).position(|at| at == ELF);
+            let code = begin.and_then(|begin| file.get(begin..)).unwrap_or_default();
+            *known = Some(Digest::of_cubin(&[code, &[0]].concat()));
         }
-        let file = gridguard_files::read(&entry.path(), MOST_BYTES).ok().flatten();
-        let found = file.and_then(|file| {
-            let begin = file.windows(ELF.len()).take(MOST_OTHERS).position(|at| at == ELF)?;
-            Some(Digest::of_cubin(&[file.get(begin..)?, &[0]].concat()))
-        });
-        found == Some(cubin)
+        *known == Some(cubin)
     })
 }
 
@@ -139,12 +224,12 @@ mod tests {
     #[test]
     fn folders_are_those_of_triton_of_torch_and_of_cupy() {
         let read = |set: &[(&str, &str)]| {
-            let Folders { triton, cupy } = folders(|name| {
+            let Caches { triton, cupy, .. } = caches(|name| {
                 let found = set.iter().find(|(known, _)| name.to_str() == Ok(*known));
                 found.map(|(_, value)| PathBuf::from(value))
             });
             let folders = triton.into_iter().chain(cupy);
-            folders.map(|folder| folder.display().to_string()).collect::<Vec<_>>()
+            folders.map(|cache| cache.folder.display().to_string()).collect::<Vec<_>>()
         };
         assert_eq!(
             read(&[("HOME", "/home/a"), ("USER", "a")]),
@@ -181,17 +266,29 @@ mod tests {
         let folder = tempfile::tempdir().expect("a folder");
         let kernel = folder.path().join("HASH");
         std::fs::create_dir(&kernel).expect("a folder");
-        let files = [("cubin", &b"code"[..]), ("ptx", b"text"), ("json", b"{}")];
+        let files = [("ptx", &b"text"[..]), ("cubin", b"code"), ("json", b"{}")];
         for (ending, bytes) in files {
             std::fs::write(kernel.join(format!("k.{ending}")), bytes).expect("a file");
         }
-        let find = |cubin: &[u8]| in_triton(folder.path(), "k", Digest::of_cubin(cubin));
+        let mut cache = Cache::new(folder.path().into(), true);
+        let mut find = |cubin: &[u8]| in_triton(&mut cache, "k", Digest::of_cubin(cubin));
         assert_eq!(find(b"code"), Some(Ok(b"text".to_vec())));
         assert_eq!((find(b"cod"), find(b"node")), (None, None));
         std::fs::set_permissions(&kernel, std::fs::Permissions::from_mode(0o777))
             .expect("its mode");
         let refused = find(b"code").expect("found").expect_err("others may write there");
         assert!(refused.starts_with("Triton's cache is not used: "), "{refused}");
+        // The index grows, and the PTX may be edited.
+        let other = folder.path().join("OTHER");
+        std::fs::create_dir(&other).expect("a folder");
+        assert_eq!(find(b"later"), None);
+        std::thread::sleep(Duration::from_millis(20));
+        for (ending, bytes) in [("cubin", &b"later"[..]), ("json", b"{}"), ("ptx", b"text")] {
+            std::thread::sleep(Duration::from_millis(20));
+            std::fs::write(other.join(format!("k.{ending}")), bytes).expect("a file");
+        }
+        let refused = find(b"later").expect("found").expect_err("edited");
+        assert_eq!(refused, "the PTX in Triton's cache is newer than the machine code");
     }
 
     #[test]
@@ -205,8 +302,10 @@ mod tests {
         let cut = [vec![b'0'; 40], cubin(b'd')].concat();
         std::fs::write(folder.path().join("d"), cut.split_last().expect("bytes").1)
             .expect("a file");
-        let found = b"abcde".map(|name| in_cupy(folder.path(), Digest::of_cubin(&cubin(name))));
+        let mut cache = Cache::new(folder.path().into(), false);
+        let found = b"abcde".map(|name| in_cupy(&mut cache, Digest::of_cubin(&cubin(name))));
         assert_eq!(found, [true, true, false, true, false]);
-        assert!(!in_cupy(&folder.path().join("none"), Digest::of_cubin(&cubin(b'a'))));
+        let mut none = Cache::new(folder.path().join("none"), false);
+        assert!(!in_cupy(&mut none, Digest::of_cubin(&cubin(b'a'))));
     }
 }

@@ -1,15 +1,14 @@
 //! Compares launches with the sizes at which 32-bit indices of their kernels wrap (`gridguard run --index`).
 //!
-//! The PTX is the module's own, or for machine code the PTX that `sidecar` finds. Each kind of launch is compared once,
-//! with the values of its parameters.
+//! The PTX is the module's own, or for machine code the PTX that `pair` finds. Of a text only the entries that are launched
+//! are analysed. Each kind of launch is compared once, with the values of its parameters.
 
 use core::ptr;
-use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
-use std::collections::HashMap;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use core::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::Relaxed};
+use std::sync::Mutex;
 
 use gridguard::{Axis, Dim3, IndexLimit};
-use gridguard_index::{EntryIndex, Size, Sizes, Verdict, Wrap, index};
+use gridguard_index::{EntryIndex, Size, Sizes, Verdict, Wrap, index_entry};
 use gridguard_report::{IndexCoverage, IndexUse, Nearness};
 
 use crate::driver::Driver;
@@ -17,12 +16,13 @@ use crate::driver::request::Launch;
 use crate::fix::arguments::{Arguments, RawArguments, WordSlot};
 use crate::fix::pair::ptx_of;
 use crate::fix::sidecar::parameters;
-use crate::process;
+use crate::fix::store;
+use crate::process::{self, reserve};
 use crate::watch::handle_record::{HandleRecord, Kernel, LoadedImage};
 use crate::watch::slot_cache::{SlotCache, hash_of, place_of};
 use crate::watch::table::{self, Entry};
 
-/// Texts that are analysed, and kernels that are watched.
+/// Texts that are kept, and kernels that are watched.
 const MOST_TEXTS: usize = 8192;
 const MOST_KERNELS: usize = 16_384;
 /// Kinds of launches that are compared.
@@ -32,19 +32,15 @@ const MOST_WORK: usize = 4_000_000;
 /// The longest text that is analysed.
 const MOST_BYTES: usize = 32 << 20;
 
-static TEXTS: SlotCache<Text, { 1 << 14 }, MOST_TEXTS> = SlotCache::new();
-/// The texts of images that are PTX, by the address of their record.
-static OF_IMAGES: SlotCache<&Text, { 1 << 14 }, MOST_TEXTS> = SlotCache::new();
+/// The compressed texts of images that are PTX, by the address of their record; `None` if there was no room.
+static TEXTS: SlotCache<Option<Vec<u8>>, { 1 << 14 }, MOST_TEXTS> = SlotCache::new();
 /// By the address of their record.
 static KERNELS: SlotCache<Option<Watched>, { 1 << 15 }, MOST_KERNELS> = SlotCache::new();
 static SEEN: [AtomicU64; KINDS] = [const { AtomicU64::new(0) }; KINDS];
 
-/// The entries of a text by name.
-type Text = HashMap<String, Mutex<EntryIndex>>;
-
 /// A kernel whose PTX is at hand.
 struct Watched {
-    entry: &'static Mutex<EntryIndex>,
+    entry: Mutex<EntryIndex>,
     /// The parameters that its indices depend on: the parameter, the offset in it, the bytes.
     used: Vec<(usize, u64, usize)>,
     /// The offset and size of each parameter.
@@ -53,12 +49,17 @@ struct Watched {
     launches: AtomicU64,
     /// How much of [`MOST_WORK`] is left.
     work: AtomicUsize,
+    /// Whether a launch was not compared, because another thread compared one for long.
+    missed: AtomicBool,
 }
 
 /// Keeps the PTX of an image, which was loaded just now.
 pub(super) fn keep(image: &'static HandleRecord, ptx: &[u8]) {
-    if let (Some(loaded), Some(text)) = (image.loaded(), text_of(ptx)) {
-        let _ = OF_IMAGES.get(address_hash(loaded), || text);
+    if let Some(loaded) = image.loaded() {
+        let _ = TEXTS.get(address_hash(loaded), || {
+            let text = lz4_flex::compress_prepend_size(ptx);
+            store::reserve(text.len()).then_some(text)
+        });
     }
 }
 
@@ -85,7 +86,7 @@ pub(crate) unsafe fn launched(launch: &Launch, passed: RawArguments) {
 /// The findings of each kernel whose indices wrap, or are near a wrap.
 pub(crate) fn found() -> Vec<IndexUse> {
     let all = KERNELS.all().flatten();
-    all.filter_map(|watched| locked(&watched.found).clone()).collect()
+    all.filter_map(|watched| process::patiently(&watched.found)?.clone()).collect()
 }
 
 /// How many kernels were compared.
@@ -98,7 +99,8 @@ pub(crate) fn coverage() -> IndexCoverage {
         };
         coverage.kernels += 1;
         coverage.launches += watched.launches.load(Relaxed);
-        coverage.kernels_in_part += u64::from(watched.work.load(Relaxed) == 0);
+        let is_part = watched.work.load(Relaxed) == 0 || watched.missed.load(Relaxed);
+        coverage.kernels_in_part += u64::from(is_part);
     }
     coverage
 }
@@ -120,14 +122,17 @@ impl Watched {
     unsafe fn new(kernel: &Kernel, launch: &Launch) -> Option<Self> {
         let driver = Driver::of(launch.through);
         let text = match kernel.loaded? {
-            LoadedImage::Machine(origin) => text_of(&ptx_of(kernel, origin, driver).ok()?)?,
-            loaded => OF_IMAGES.find(address_hash(loaded))?,
+            LoadedImage::Machine(origin) => ptx_of(kernel, origin, driver).ok()?,
+            loaded => store::decompressed(TEXTS.find(address_hash(loaded))?.as_ref()?).ok()?,
         };
-        let entry = text.get(kernel.name.to_str().ok()?)?;
+        if text.len() > MOST_BYTES || reserve::for_text(text.len()).is_err() {
+            return None;
+        }
+        let entry = index_entry(&text, kernel.name.to_str().ok()?).ok()??;
         // SAFETY: the program is launching the kernel just now.
         let layout = unsafe { parameters(driver, driver.function_of(launch.kernel)) }.ok()?;
         let mut used = Vec::new();
-        for (size, bytes) in locked(entry).sizes() {
+        for (size, bytes) in entry.sizes() {
             if let Size::Parameter { index, offset } = size {
                 let bytes = usize::try_from(bytes).ok()?;
                 let end = usize::try_from(offset).ok()?.checked_add(bytes)?;
@@ -136,8 +141,15 @@ impl Watched {
                 used.push((index, offset, bytes));
             }
         }
-        let (launches, work) = (AtomicU64::new(0), AtomicUsize::new(MOST_WORK));
-        Some(Self { entry, used, layout, found: Mutex::default(), launches, work })
+        Some(Self {
+            entry: Mutex::new(entry),
+            used,
+            layout,
+            found: Mutex::default(),
+            launches: AtomicU64::new(0),
+            work: AtomicUsize::new(MOST_WORK),
+            missed: AtomicBool::new(false),
+        })
     }
 
     /// The values of the parameters that indices depend on. `None` in place of a value that may be negative or large.
@@ -185,8 +197,10 @@ impl Watched {
             }
         }
         let is_whole = values.iter().all(Option::is_some);
-        let mut entry = locked(self.entry);
-        // Other threads wait for the entry.
+        let Some(mut entry) = process::patiently(&self.entry) else {
+            self.missed.store(true, Relaxed);
+            return;
+        };
         let mut work = self.work.load(Relaxed);
         if work == 0 {
             return;
@@ -207,16 +221,17 @@ impl Watched {
         }
         let name = kernel.name.to_string_lossy().into_owned();
         let found = IndexUse { kernel: name, request: launch.request(), wraps, next };
-        let mut known = locked(&self.found);
-        if known.as_ref().is_none_or(|known| found.is_worse_than(known)) {
-            if let Some(wrap) = found.wraps.first() {
-                process::complain(&format!(
-                    "gridguard: a 32-bit index of {} wraps: {wrap}\n  {}\n",
-                    found.kernel,
-                    launch.describe()
-                ));
-            }
-            *known = Some(found);
+        let Some(mut known) = process::patiently(&self.found) else { return };
+        if known.as_ref().is_some_and(|known| !found.is_worse_than(known)) {
+            return;
+        }
+        *known = Some(found.clone());
+        drop(known);
+        if let Some(wrap) = found.wraps.first() {
+            let (kernel, launch) = (found.kernel, launch.describe());
+            process::complain(&format!(
+                "gridguard: a 32-bit index of {kernel} wraps: {wrap}\n  {launch}\n"
+            ));
         }
     }
 }
@@ -252,18 +267,7 @@ fn next(
     Axis::ALL.into_iter().filter_map(along).min_by(Nearness::compare)
 }
 
-/// The analysis of a text, which is made once.
-fn text_of(ptx: &[u8]) -> Option<&'static Text> {
-    let entries = || index(ptx).unwrap_or_default().into_iter();
-    let make = || entries().map(|entry| (entry.name.clone(), Mutex::new(entry))).collect();
-    (ptx.len() <= MOST_BYTES).then(|| TEXTS.get(hash_of(ptx), make)).flatten()
-}
-
 /// A hash of the address of a record, which is never freed.
 fn address_hash<T>(record: &T) -> u64 {
     hash_of(&ptr::from_ref(record).addr())
-}
-
-fn locked<T>(value: &Mutex<T>) -> MutexGuard<'_, T> {
-    value.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -7,7 +7,7 @@ use crate::watch::handle_record::{Digest, Reason};
 use crate::watch::slot_cache::SlotCache;
 
 /// The most bytes that are kept.
-const MOST_BYTES: usize = 12 << 20;
+const MOST_BYTES: usize = 32 << 20;
 const MOST_TEXTS: usize = 16_384;
 static BYTES: AtomicUsize = AtomicUsize::new(0);
 static TEXTS: SlotCache<Kept, { 1 << 15 }, MOST_TEXTS> = SlotCache::new();
@@ -71,8 +71,7 @@ pub(super) fn reserve(bytes: usize) -> bool {
     fits
 }
 
-pub(super) const NO_ROOM: &str =
-    "the process had compiled or loaded 12 MiB of PTX before, which is as much as is kept";
+pub(super) const NO_ROOM: &str = "the process had compiled or loaded 32 MiB of compressed PTX before, which is as much as is kept";
 
 #[cfg(test)]
 mod tests {

@@ -78,8 +78,14 @@ fn find(
     if original.is_null() {
         return missing();
     }
-    guarded::run(|| stack::keep_loaded(original));
     let target = replace(original);
+    let contains =
+        |Calling { range: (begin, end), .. }: &Calling| (*begin..*end).contains(&original.addr());
+    if calling.as_ref().is_some_and(contains) {
+        // A plugin with a runtime within may be unloaded, and another one loaded in its place.
+        return target;
+    }
+    guarded::run(|| stack::keep_loaded(original));
     if let Some(Calling { range: (begin, end), .. }) = calling
         // The count cannot overflow: a full table is not claimed from again.
         && callers.claimed.load(Ordering::Relaxed) < MAX_CALLERS

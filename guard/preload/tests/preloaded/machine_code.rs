@@ -123,6 +123,16 @@ fn the_fat_binary_of_a_loaded_object_is_read_when_a_launch_needs_it() {
     assert!(loaded.succeeded() && loaded.launches().len() == 2, "{}", loaded.ran.err);
     let gone = run("load=object get=function drop launch=1,70000,1");
     assert_refused(&gone, "the library with its fat binary was unloaded");
+    // It is not kept loaded, so that a plugin can be rebuilt, and may go while its launch is explained.
+    for option in [FIX, INDEX] {
+        for actions in ["threads=60000 unload drop gone", "drop-threads=70000 gone"] {
+            let words = format!("dlsym {} load=object get=function {actions}", object.display());
+            let loaded = logged(&mut loads(&words), &[option]);
+            assert!(loaded.succeeded(), "{}{}", loaded.ran.out, loaded.ran.err);
+        }
+    }
+    let repaired = run("load=object get=function launch=1,70000,1 unload drop gone");
+    assert!(repaired.succeeded(), "{}", repaired.ran.out);
 }
 
 #[test]
@@ -325,8 +335,8 @@ fn cache(folder: &Path, ptx: &str, options: &str) -> PathBuf {
     for (entry, cubin) in [("OTHER", &TOUCH[1..]), ("KERNEL", TOUCH)] {
         let entry = folder.join("cache").join(entry);
         fs::create_dir_all(&entry).unwrap();
-        fs::write(entry.join("touch.cubin"), cubin).unwrap();
         fs::write(entry.join("touch.ptx"), ptx).unwrap();
+        fs::write(entry.join("touch.cubin"), cubin).unwrap();
         fs::write(entry.join("touch.json"), options).unwrap();
     }
     folder.join("cache")

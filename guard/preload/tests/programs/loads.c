@@ -212,19 +212,20 @@ static void *launch_in_thread(void *rows) {
     return (void *)status;
 }
 
-static int launch_in_threads(long rows) {
+static int launch_in_threads(long rows, int drops) {
     pthread_attr_t small;
     pthread_t thread[8];
     long status = 0;
     pthread_attr_init(&small);
     pthread_attr_setstacksize(&small, 16384);
     for (int i = 0; i < 8; i++) pthread_create(&thread[i], &small, launch_in_thread, (void *)rows);
+    if (drops) dlclose(object);
     for (int i = 0; i < 8; i++) {
         void *result;
         pthread_join(thread[i], &result);
         status |= (long)result;
     }
-    return (int)status;
+    return drops ? 0 : (int)status;
 }
 
 static int act(const char *action) {
@@ -242,7 +243,9 @@ static int act(const char *action) {
         FILE *file = fopen(path, "r+");
         return !file || fseek(file, x, SEEK_SET) || fputc('!', file) == EOF || fclose(file);
     }
-    if (sscanf(action, "threads=%u", &y) == 1) return launch_in_threads(y);
+    if (sscanf(action, "threads=%u", &y) == 1) return launch_in_threads(y, 0);
+    if (sscanf(action, "drop-threads=%u", &y) == 1) return launch_in_threads(y, 1);
+    if (!strcmp(action, "gone")) return dlopen(path, RTLD_NOW | RTLD_NOLOAD) != NULL;
     if (!strcmp(action, "unload")) return find("cuModuleUnload")(container);
     if (!strcmp(action, "opt-in")) return find("cuFuncSetAttribute")(function, 8, 100000);
     if (!strcmp(action, "stream")) return find("cuStreamCreate")(&stream, 1);
