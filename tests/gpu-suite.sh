@@ -130,7 +130,6 @@ tune_options() {
         "$gridguard" tune --device 0 --kernel softmax --shape 1228800x128 $options --profile "$profile"
     done
     "$gridguard" profile show "$profile"
-    "$gridguard" profile verify "$profile" --device 0
     "$gridguard" profile explain softmax 1200000x128 --device 0 --objective latency:60us --profile "$profile"
     "$gridguard" profile explain temporal_attention 15360x5x16x64 --device 0
     "$gridguard" doctor --torch

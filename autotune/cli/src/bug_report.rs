@@ -7,12 +7,11 @@ use std::fs;
 use std::path::PathBuf;
 use std::sync::mpsc;
 use std::thread;
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
 use clap::Args;
 use gridguard::{DeviceLimits, cuda};
 use gridguard_diagnose::CudaVersion;
-use gridguard_report::WatchReport;
 use serde_json::{Map, Value, json};
 
 use self::redact::Person;
@@ -23,7 +22,7 @@ use crate::report::read;
 
 #[derive(Args)]
 pub(crate) struct BugReport {
-    /// Report of `gridguard run --report` to include [default: the newest of the working directory]
+    /// Report of `gridguard run --report` to include
     #[arg(long, value_name = "FILE.json")]
     report: Option<PathBuf>,
     #[command(flatten)]
@@ -32,10 +31,7 @@ pub(crate) struct BugReport {
 
 impl BugReport {
     pub(crate) fn run(&self) -> Result<Exit, CommandError> {
-        let report = match &self.report {
-            Some(path) => Some(read(path)?),
-            None => newest(),
-        };
+        let report = self.report.as_deref().map(read).transpose()?;
         note("examining this machine; this takes up to 20 seconds");
         let (driver, devices) = devices();
         let text = |path| fs::read_to_string(path).unwrap_or_default().trim().to_owned();
@@ -68,20 +64,6 @@ impl BugReport {
     }
 }
 
-/// The newest report of the working directory.
-fn newest() -> Option<WatchReport> {
-    let files = fs::read_dir(".").ok()?.flatten().map(|file| file.path());
-    let is_json =
-        |path: &PathBuf| path.is_file() && path.extension().is_some_and(|end| end == "json");
-    let time = |path: &PathBuf| path.metadata().and_then(|file| file.modified());
-    let mut files: Vec<_> = files
-        .filter(is_json)
-        .map(|path| (time(&path).unwrap_or(SystemTime::UNIX_EPOCH), path))
-        .collect();
-    files.sort_by(|one, other| other.cmp(one));
-    files.iter().take(MOST_FILES).find_map(|(_, path)| read(path).ok())
-}
-
 /// The variables that change what CUDA, PyTorch or gridguard does.
 fn environment() -> Map<String, Value> {
     let value = |name: &&str| Some(((*name).to_owned(), env::var(name).ok()?.into()));
@@ -103,8 +85,6 @@ fn devices() -> (String, Vec<DeviceLimits>) {
 }
 
 const PATIENCE: Duration = Duration::from_secs(20);
-/// Files that are tried as reports.
-const MOST_FILES: usize = 20;
 const VARIABLES: [&str; 11] = [
     "CUDA_DEVICE_ORDER",
     "CUDA_LAUNCH_BLOCKING",

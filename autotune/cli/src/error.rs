@@ -91,7 +91,6 @@ impl<E: Error + 'static> From<E> for CommandError {
                 format!("cannot store the tuned choice: {error}")
             }
             () if tuning == Some(&ErrorKind::Plot) => format!("cannot draw the plot: {error}"),
-            () if any.is::<ctrlc::Error>() => format!("cannot handle signals: {error}"),
             () => error.to_string(),
         })
     }

@@ -91,7 +91,7 @@ impl Limits {
         let listed = gpus.iter().map(|gpu| &*gpu.limits);
         let all: Vec<&DeviceLimits> =
             present.iter().map(|limits| &**limits).chain(listed).collect();
-        self.output.print(&all, text(|f| write_list(f, &present, gpus)))
+        self.output.print(&all, list(&present, gpus))
     }
 }
 
@@ -212,21 +212,19 @@ fn write_table(out: &mut impl Write, columns: &[Column]) -> fmt::Result {
     Ok(())
 }
 
-fn write_list(out: &mut impl Write, present: &[Arc<DeviceLimits>], gpus: &[Gpu]) -> fmt::Result {
-    let row = |out: &mut dyn Write, limits: &DeviceLimits, call: &str| {
+/// The catalogue, after the devices of this machine.
+fn list(present: &[Arc<DeviceLimits>], gpus: &[Gpu]) -> Table {
+    let mut table = Table::new(["name", ">capability", ">multiprocessors", "option"]);
+    let mut push = |limits: &DeviceLimits, option| {
         let DeviceLimits { name, compute_capability, multiprocessors, .. } = limits;
-        let capability = compute_capability.to_string();
-        writeln!(out, "{name:49} {capability:>4}  {multiprocessors:>4} multiprocessors  {call}")
+        let numbers = [compute_capability.to_string(), multiprocessors.to_string()];
+        table.push(iter::once(name.clone()).chain(numbers).chain(iter::once(option)));
     };
-    if !present.is_empty() {
-        writeln!(out, "devices of this machine")?;
-    }
     for (ordinal, limits) in present.iter().enumerate() {
-        row(out, limits, &format!("--device {ordinal}"))?;
+        push(limits, format!("--device {ordinal}"));
     }
-    writeln!(out, "catalogue")?;
     for gpu in gpus {
-        row(out, &gpu.limits, &gpu.aliases.join(", "))?;
+        push(&gpu.limits, format!("--gpu {}", gpu.aliases.join(", ")));
     }
-    Ok(())
+    table
 }

@@ -14,11 +14,9 @@ mod elf;
 mod error;
 mod explain;
 mod files;
-mod follow;
 mod help;
 mod interrupt;
 mod limits;
-mod links;
 mod measure;
 mod output;
 mod profile;
@@ -29,7 +27,6 @@ mod rules;
 #[cfg(target_os = "linux")]
 mod run;
 mod shell;
-mod start;
 mod tune;
 mod words;
 
@@ -55,7 +52,7 @@ enum Subcommands {
     Check(Box<check::Check>),
     /// Measure which chunk is fastest, and store the choice in a profile
     Tune(Box<tune::Tune>),
-    /// Show, merge, compare, re-measure, explain and prune profiles
+    /// Show, merge, explain and prune profiles
     #[command(subcommand)]
     Profile(Box<profile::Profile>),
     #[command(hide = true)]
@@ -82,12 +79,10 @@ enum Subcommands {
     Doctor(doctor::Doctor),
     #[command(hide = true)]
     Examine(doctor::Examine),
-    /// Collect the facts for a bug report: versions, limits, checks and the last report, without personal details
+    /// Collect the facts for a bug report: versions, limits, checks and a report, without personal details
     BugReport(bug_report::BugReport),
     /// Write the completion script for a shell
     Completions(shell::Completions),
-    /// Write the manual page, or with --output the pages of all subcommands
-    Man(shell::ManPages),
 }
 
 const EXIT_CODES: &str = "\
@@ -108,22 +103,22 @@ impl Subcommands {
             Self::Run(run) => run.run(),
             Self::Report(report) => report.run(),
             Self::Doctor(doctor) => doctor.run(),
-            Self::Examine(examine) => examine.run(),
+            Self::Examine(_) => doctor::Examine::run(),
             Self::BugReport(report) => report.run(),
             Self::Completions(completions) => completions.run(command()),
-            Self::Man(pages) => pages.run(command()),
         }
     }
 }
 
 fn main() -> ExitCode {
-    #[cfg(unix)]
     interrupt::fail_at_file_limit();
     let command = || help::with_examples(Command::command());
     let parsed = Command::from_arg_matches(&command().get_matches());
     let parsed = parsed.unwrap_or_else(|error| error.exit());
-    let result =
-        parsed.subcommand.map_or_else(|| Ok(start::run()), |subcommand| subcommand.run(command));
+    let result = match parsed.subcommand {
+        Some(subcommand) => subcommand.run(command),
+        None => output::write(&command().render_help().to_string()).map(|()| Exit::Yes),
+    };
     let exit = result.unwrap_or_else(|error| {
         if error.exit != Exit::Yes {
             output::note(format_args!("error: {error}"));

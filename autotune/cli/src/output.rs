@@ -11,7 +11,6 @@ use serde::Serialize;
 use textwrap::{Options, WordSplitter};
 
 use crate::error::CommandError;
-use crate::links::linked;
 
 /// The argument `--format`.
 #[derive(Args, Clone, Copy)]
@@ -52,13 +51,10 @@ pub(crate) fn text<F: Fn(&mut fmt::Formatter<'_>) -> fmt::Result>(write: F) -> i
     Text(write)
 }
 
-/// Writes `text` to standard output. A terminal wraps long lines with a hanging indent, and unless `NO_COLOR` is set,
-/// links ids of rules.
+/// Writes `text` to standard output. A terminal wraps long lines with a hanging indent.
 pub(crate) fn print(text: impl Display) -> Result<(), CommandError> {
     let text = text.to_string();
-    let Some(width) = terminal_width() else { return write(&text) };
-    let text = wrap_all(&text, width);
-    write(&if console::colors_enabled() { linked(&text) } else { text })
+    write(&terminal_width().map_or(text.clone(), |width| wrap_all(&text, width)))
 }
 
 /// Writes `text` to standard output, unwrapped.

@@ -11,11 +11,10 @@ use serde_json::{Value, json};
 
 use crate::error::{CommandError, Exit};
 use crate::files::write_file;
-use crate::output::{Table, count};
-use index::{IndexArgs, ReportFormat};
+use crate::output::{OutputArgs, Table, count};
+use index::IndexArgs;
 
 pub(crate) mod index;
-mod sarif;
 
 #[derive(Args)]
 pub(crate) struct Ptx {
@@ -29,9 +28,8 @@ pub(crate) struct Ptx {
     entry: Vec<String>,
     #[command(flatten)]
     index: IndexArgs,
-    /// Format of the result: text for people, one JSON document for programs, or with --index a SARIF 2.1.0 log
-    #[arg(long, value_enum, default_value_t = ReportFormat::Text)]
-    format: ReportFormat,
+    #[command(flatten)]
+    format: OutputArgs,
 }
 
 impl Ptx {
@@ -40,9 +38,6 @@ impl Ptx {
         if self.index.index {
             return self.index.run(&self.file, &text, &self.entry, self.format);
         }
-        let Some(output) = self.format.output() else {
-            return Err(CommandError::invalid("--format sarif needs --index"));
-        };
         let is_wanted =
             |name: &str| self.entry.is_empty() || self.entry.iter().any(|entry| entry == name);
         let rewritten =
@@ -56,7 +51,7 @@ impl Ptx {
             write_file(file, &rewritten.text)?;
         }
         let summary = Summary(report, self.output.as_deref());
-        output.print(&self.document(report), summary)?;
+        self.format.print(&self.document(report), summary)?;
         let refused = report.entries.iter().any(|entry| entry.forms.is_err());
         Ok(if refused { Exit::No } else { Exit::Yes })
     }
@@ -155,7 +150,7 @@ fn axes(reads: [bool; 3]) -> impl Iterator<Item = char> {
 }
 
 /// The PTX of a PTX file, a fatbin, or a program with fatbins.
-pub(crate) fn text_of(path: &Path) -> Result<Vec<u8>, CommandError> {
+fn text_of(path: &Path) -> Result<Vec<u8>, CommandError> {
     ptx_of(path, read(path)?)
 }
 

@@ -8,11 +8,11 @@ use clap::Args;
 use gridguard::Dim3;
 use gridguard_report::{
     KernelUse, MAX_REPORT_BYTES, Nearness, PythonFrame, RefusedAllocation, RefusedLaunch,
-    WatchReport, report_page,
+    WatchReport,
 };
 
 use crate::error::{CommandError, Exit};
-use crate::files::{read_start, write_file};
+use crate::files::read_start;
 use crate::output::{OutputArgs, Table, count, text};
 
 #[derive(Args)]
@@ -23,9 +23,6 @@ pub(crate) struct Report {
     /// Show all kernels, not only the first 15
     #[arg(long)]
     all: bool,
-    /// Also write a page of HTML, without scripts; replaces any file but a report
-    #[arg(long, value_name = "FILE.html")]
-    html: Option<PathBuf>,
     #[command(flatten)]
     output: OutputArgs,
 }
@@ -35,13 +32,6 @@ impl Report {
     pub(crate) fn run(&self) -> Result<Exit, CommandError> {
         let reports: Result<Vec<_>, _> = self.files.iter().map(|path| read(path)).collect();
         let reports = reports?;
-        if let Some(path) = &self.html {
-            if path.is_file() && read(path).is_ok() {
-                let why = "is a report, which --html does not replace: name another file";
-                return Err(CommandError::invalid_file(path, why));
-            }
-            write_file(path, report_page(&reports)?)?;
-        }
         let most = if self.all { usize::MAX } else { SHOWN };
         self.output.print(
             &reports,

@@ -2,7 +2,7 @@
 
 use crate::memory::Bytes;
 
-/// Why a report cannot be read, or a page cannot be written.
+/// Why a report cannot be read.
 #[derive(Debug, thiserror::Error)]
 #[error(transparent)]
 pub struct ReportError(#[from] Reason);
@@ -15,7 +15,4 @@ pub(crate) enum Reason {
     Newer { format: u32, known: u32 },
     #[error("no report: {0}")]
     Invalid(#[from] serde_json::Error),
-    #[cfg(feature = "html")]
-    #[error("cannot write the page: {0}")]
-    Page(#[from] askama::Error),
 }

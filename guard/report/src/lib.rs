@@ -6,7 +6,6 @@
 //! - `explain`, on by default: [`ExplainedLog`], the failures in a log, and [`Diagnose`], the errors of the guard as
 //!   CUDA's failures.
 //! - `cuda`: [`Diagnose`] for the errors of the driver and of launches.
-//! - `html`: reports and the curves of a tuner as one page of HTML.
 
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
@@ -14,8 +13,6 @@ mod error;
 #[cfg(feature = "explain")]
 mod evidence;
 mod frame;
-#[cfg(feature = "html")]
-mod html;
 mod index;
 #[cfg(feature = "explain")]
 mod log;
@@ -31,8 +28,6 @@ pub use error::ReportError;
 #[cfg(feature = "explain")]
 pub use evidence::{Diagnose, device_evidence, launch_config, violated_rules};
 pub use frame::PythonFrame;
-#[cfg(feature = "html")]
-pub use html::{TuningCurve, TuningPage, report_page};
 pub use index::{IndexCoverage, IndexUse};
 #[cfg(feature = "explain")]
 pub use log::{ExplainedFailure, ExplainedLog, scan};
@@ -46,8 +41,6 @@ pub use process::{
     FORMAT, KernelUse, MAX_KERNELS, MAX_REPORT_BYTES, RefusedLaunch, ReportHead, WatchReport,
 };
 #[cfg(feature = "explain")]
-pub use stated_launch::{FindWraps, KnownLimits};
-
 #[cfg(doctest)]
 #[doc = include_str!("../README.md")]
 struct Readme;

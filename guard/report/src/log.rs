@@ -12,13 +12,14 @@
 
 use core::fmt;
 
+use gridguard::DeviceLimits;
 use gridguard::catalog::CatalogError;
 use gridguard_diagnose::{
     Diagnosis, Evidence, FailureId, LogFinding, LogScanner, diagnose, similar_failures,
 };
 use serde::Serialize;
 
-use crate::stated_launch::{self, KnownLimits};
+use crate::stated_launch;
 
 /// The failures in a text.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -74,34 +75,20 @@ pub fn scan(text: &str) -> (LogScanner, Option<FailureId>) {
 }
 
 impl ExplainedLog {
-    /// Explains the failures in `log`. A launch configuration in the log is checked against `limits`, against the
+    /// Explains the failures in `log`. A launch configuration in the log is checked against `device`, against the
     /// compute capability in the log, or else against the GPUs of the catalogue. `machine` holds facts that are not in
-    /// the log. Its kernel, grid and block replace those in the log.
+    /// the log.
     ///
     /// # Errors
     ///
     /// [`CatalogError`] if the catalogue does not parse.
-    pub fn new<'a>(
+    pub fn new(
         log: &LogScanner,
         machine: &Evidence,
-        limits: impl Into<KnownLimits<'a>>,
+        device: Option<&DeviceLimits>,
     ) -> Result<Self, CatalogError> {
-        Self::after(log, 0, machine, limits)
-    }
-
-    /// As [`Self::new`], without the first `known` failures.
-    ///
-    /// # Errors
-    ///
-    /// [`CatalogError`] if the catalogue does not parse.
-    pub fn after<'a>(
-        log: &LogScanner,
-        known: usize,
-        machine: &Evidence,
-        limits: impl Into<KnownLimits<'a>>,
-    ) -> Result<Self, CatalogError> {
-        let (limits, findings) = (limits.into(), log.findings().into_iter().skip(known));
-        let findings = findings.map(|finding| ExplainedFailure::new(finding, machine, limits));
+        let findings = log.findings().into_iter();
+        let findings = findings.map(|finding| ExplainedFailure::new(finding, machine, device));
         let findings = findings.collect::<Result<_, _>>()?;
         Ok(Self { lines: log.lines(), dropped: log.dropped(), findings })
     }
@@ -112,36 +99,20 @@ impl ExplainedFailure {
     fn new(
         finding: LogFinding,
         machine: &Evidence,
-        limits: KnownLimits<'_>,
+        device: Option<&DeviceLimits>,
     ) -> Result<Self, CatalogError> {
         let LogFinding { failure, line, text, times, evidence, consequence_of, note, .. } = finding;
-        let mut launch_sizes = evidence.launch_sizes;
-        launch_sizes.grid = machine.launch_sizes.grid.or(launch_sizes.grid);
-        launch_sizes.block = machine.launch_sizes.block.or(launch_sizes.block);
         let evidence = Evidence {
             device_name: machine.device_name.clone(),
-            kernel: machine.kernel.clone().or(evidence.kernel),
-            launch_sizes,
             total_bytes: evidence.total_bytes.or(machine.total_bytes),
             capability: evidence.capability.or(machine.capability),
             driver_cuda: evidence.driver_cuda.or(machine.driver_cuda),
             visible_devices: evidence.visible_devices.or(machine.visible_devices),
             ..evidence
         };
-        let evidence = stated_launch::checked(evidence, limits)?;
+        let evidence = stated_launch::checked(evidence, device)?;
         let diagnosis = diagnose(&failure, &evidence);
         Ok(Self { line, text, times, consequence_of, note, diagnosis })
-    }
-
-    /// Writes the failure as in [`ExplainedLog`], of a log that has more lines.
-    pub fn in_a_log(&self) -> impl fmt::Display {
-        struct InALog<'a>(&'a ExplainedFailure);
-        impl fmt::Display for InALog<'_> {
-            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                self.0.write(f, u64::MAX)
-            }
-        }
-        InALog(self)
     }
 
     /// Writes the diagnosis, or only the cause if that is another failure.

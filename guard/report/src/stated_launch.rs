@@ -1,7 +1,5 @@
 //! Checks the launch configuration that a log states against limits.
 
-use core::fmt;
-
 use gridguard::catalog::{self, CatalogError};
 use gridguard::{
     DeviceLimits, Dim3, KernelLimits, LaunchLimits, LaunchRequest, Owner, Rule, Violation,
@@ -11,35 +9,11 @@ use gridguard_diagnose::{Capability, Evidence, LaunchConfig, LaunchSizes, Violat
 
 use crate::evidence::{launch_config, violated_rule};
 
-/// Finds the 32-bit indices that wrap in the launch that some facts state, with its kernel, grid and block.
-pub type FindWraps<'a> = dyn Fn(&Evidence) -> Vec<ViolatedRule> + 'a;
-
-/// The limits that launches in a log are checked against, where they are known.
-#[derive(Clone, Copy, Default)]
-pub struct KnownLimits<'a> {
-    /// The limits of the device, instead of the compute capability in the log or the GPUs of the catalogue.
-    pub device: Option<&'a DeviceLimits>,
-    /// Finds the 32-bit indices that wrap in a launch.
-    pub wraps: Option<&'a FindWraps<'a>>,
-}
-
-impl fmt::Debug for KnownLimits<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("KnownLimits").field("device", &self.device).finish_non_exhaustive()
-    }
-}
-
-impl<'a> From<Option<&'a DeviceLimits>> for KnownLimits<'a> {
-    fn from(device: Option<&'a DeviceLimits>) -> Self {
-        Self { device, wraps: None }
-    }
-}
-
 /// Adds the rules that the launch violates: on `device`, on the compute capability in the log, or on the GPUs of the
 /// catalogue. The log may come from another machine, so the devices of this one do not count.
 pub(crate) fn checked(
     evidence: Evidence,
-    KnownLimits { device, wraps }: KnownLimits<'_>,
+    device: Option<&DeviceLimits>,
 ) -> Result<Evidence, CatalogError> {
     let LaunchSizes { grid, block, shared_bytes, kernel_threads, .. } = evidence.launch_sizes;
     let stated = evidence
@@ -68,8 +42,7 @@ pub(crate) fn checked(
         }
         None => on_catalogue(&request, &kernel)?,
     };
-    let mut rules: Vec<_> = violations.iter().map(stated_rule).collect();
-    rules.extend(wraps.into_iter().flat_map(|wraps| wraps(&evidence)));
+    let rules: Vec<_> = violations.iter().map(stated_rule).collect();
     // A legal launch of any GPU need not be checked again.
     let launch = (!rules.is_empty() || device.is_some())
         .then(|| LaunchConfig { kernel_threads, ..launch_config(&request) });

@@ -8,7 +8,7 @@ use gridguard_index::{EntryIndex, Size, Sizes, Verdict, Wrap};
 use serde::Serialize;
 
 use crate::error::CommandError;
-use crate::ptx::index::set_parameters;
+use crate::ptx::index::{set_launch, set_parameters};
 
 /// The indices of a kernel.
 #[derive(Clone, Debug, Serialize)]
@@ -36,11 +36,7 @@ impl KernelIndex {
         set_parameters(&mut sizes, &entry, given)?;
         let limits = entry.limits(&sizes).into_iter().map(IndexLimit::from);
         let limits: Vec<IndexLimit> = limits.collect();
-        for (number, axis) in Axis::ALL.into_iter().enumerate() {
-            let narrow = |size: u64| i64::try_from(size).unwrap_or(i64::MAX);
-            sizes.set(Size::Grid(number), narrow(grid.along(axis)));
-            sizes.set(Size::Block(number), narrow(block.along(axis)));
-        }
+        set_launch(&mut sizes, [Some(grid), Some(block)]);
         let mut wraps_from = BTreeMap::new();
         for axis in Axis::ALL {
             let all = u64::from(u32::MAX);

@@ -4,7 +4,6 @@
 
 use std::collections::BTreeMap;
 use std::io::{self, Write};
-use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::thread;
 use std::time::Duration;
@@ -18,16 +17,13 @@ use serde::{Deserialize, Serialize};
 use super::child::{self, ChildError, ChildOutput, MARK, marked};
 use super::driver::{DRIVER, Driver};
 use super::finding::{Finding, Subject};
-use super::{profiles, smoke_test};
+use super::smoke_test;
 use crate::error::{CommandError, Exit};
 use crate::output::json;
 
 /// Examines driver and devices; started by `doctor`
 #[derive(Args)]
-pub(crate) struct Examine {
-    #[arg(long)]
-    profile: Option<PathBuf>,
-}
+pub(crate) struct Examine;
 
 /// One result. `Driver` is the first and `Done` the last.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -35,8 +31,7 @@ enum Event {
     Driver(Driver),
     /// A device, before its smoke test.
     Device(usize, Device),
-    /// The findings about a device, or without one about profiles and caches.
-    Findings(Option<usize>, Vec<Finding>),
+    Findings(usize, Vec<Finding>),
     Done,
 }
 
@@ -47,7 +42,7 @@ pub(super) struct Device {
 }
 
 impl Examine {
-    pub(crate) fn run(&self) -> Result<Exit, CommandError> {
+    pub(crate) fn run() -> Result<Exit, CommandError> {
         let driver = Driver::query();
         let count = driver.devices.unwrap_or(0);
         send(&Event::Driver(driver))?;
@@ -58,18 +53,12 @@ impl Examine {
                 send(&Event::Device(ordinal, Device { name, capability }))?;
             }
         }
-        let files = || {
-            let mut findings = profiles::check_profiles(count, self.profile.as_deref());
-            findings.extend(profiles::check_cache());
-            Event::Findings(None, findings)
-        };
         thread::scope(|scope| {
             for ordinal in 0..count {
-                let check = move || Event::Findings(Some(ordinal), smoke_test::check(ordinal));
+                let check = move || Event::Findings(ordinal, smoke_test::check(ordinal));
                 scope.spawn(move || send(&check()));
             }
-            send(&files())
-        })?;
+        });
         send(&Event::Done)?;
         Ok(Exit::Yes)
     }
@@ -87,18 +76,15 @@ pub(super) struct Examination {
     /// `None` without a response.
     pub(super) driver: Option<Driver>,
     pub(super) devices: BTreeMap<usize, Device>,
-    findings: BTreeMap<Option<usize>, Vec<Finding>>,
+    findings: BTreeMap<usize, Vec<Finding>>,
     /// Why there are no further results.
     failure: Option<ChildError>,
 }
 
-pub(super) fn examine(profile: Option<&Path>, limit: Duration) -> Examination {
+pub(super) fn examine(limit: Duration) -> Examination {
     // An unknown path fails to start.
     let mut command = Command::new(std::env::current_exe().unwrap_or_default());
     command.arg("examine");
-    if let Some(path) = profile {
-        command.arg("--profile").arg(path);
-    }
     Examination::new(child::run(command, limit, |line| marked(line) == Some(Event::Done)))
 }
 
@@ -134,13 +120,11 @@ impl Examination {
         })
     }
 
-    /// The findings about each device, then about profiles and caches.
     pub(super) fn check_devices(&self) -> Vec<Finding> {
         let count = self.driver.as_ref().and_then(|driver| driver.devices).unwrap_or(0);
-        let found = |of: Option<usize>| self.findings.get(&of).cloned();
-        let device =
-            |ordinal| found(Some(ordinal)).unwrap_or_else(|| vec![self.check_untested(ordinal)]);
-        (0..count).flat_map(device).chain(found(None).unwrap_or_default()).collect()
+        let untested = |ordinal| vec![self.check_untested(ordinal)];
+        let found = |of| self.findings.get(&of).cloned().unwrap_or_else(|| untested(of));
+        (0..count).flat_map(found).collect()
     }
 
     fn check_untested(&self, ordinal: usize) -> Finding {

@@ -8,7 +8,6 @@ mod driver;
 mod examine;
 mod finding;
 mod libraries;
-mod profiles;
 pub(crate) mod smi;
 mod smoke_test;
 mod torch;
@@ -40,9 +39,6 @@ pub(crate) struct Doctor {
     /// Time limit for the driver, the devices and Python, for example 20s
     #[arg(long, value_name = "TIME", default_value = "20s")]
     patience: humantime::Duration,
-    /// Profile with precedence over the user's and the built-in profiles
-    #[arg(long, value_name = "FILE")]
-    profile: Option<PathBuf>,
     #[command(flatten)]
     output: OutputArgs,
 }
@@ -62,13 +58,7 @@ struct DoctorReport {
 /// The findings of the default checks, as JSON.
 pub(crate) fn of_machine() -> impl Serialize {
     let output = OutputArgs { format: Format::Json };
-    Doctor {
-        torch: Some(torch::DEFAULT_PYTHON.into()),
-        patience: PATIENCE.into(),
-        profile: None,
-        output,
-    }
-    .report()
+    Doctor { torch: Some(torch::DEFAULT_PYTHON.into()), patience: PATIENCE.into(), output }.report()
 }
 
 impl Doctor {
@@ -89,7 +79,7 @@ impl Doctor {
         let python = self.torch.as_deref().map(torch::find_python);
         let python = python.as_deref();
         let (examination, smi, probe, files, nvrtc) = thread::scope(|scope| {
-            let examination = scope.spawn(|| examine::examine(self.profile.as_deref(), limit));
+            let examination = scope.spawn(|| examine::examine(limit));
             let smi = scope.spawn(|| smi::query(limit));
             let probe = scope.spawn(|| python.map(|python| torch::probe(python, limit)));
             let files = scope.spawn(libraries::find_libcuda);

@@ -33,8 +33,6 @@ pub(super) struct InstalledGpus {
     source: &'static str,
     /// Whether MIG is enabled on a GPU, so that CUDA devices are not GPUs.
     has_mig: bool,
-    /// Whether the models differ.
-    is_mixed: bool,
 }
 
 impl InstalledGpus {
@@ -46,14 +44,13 @@ impl InstalledGpus {
                 uuids: gpus.iter().map(|gpu| gpu.uuid.clone()).collect(),
                 source: "nvidia-smi",
                 has_mig: gpus.iter().any(|gpu| gpu.mig),
-                is_mixed: gpus.windows(2).any(|pair| pair[0].name != pair[1].name),
             });
         }
         let files = fs::read_dir("/dev").ok()?.flatten();
         let names = files.filter_map(|file| file.file_name().into_string().ok());
         let count = names.filter(|name| is_device_file(name)).count();
         let (uuids, source) = (Vec::new(), "/dev/nvidia*");
-        (count > 0).then_some(Self { count, uuids, source, has_mig: false, is_mixed: false })
+        (count > 0).then_some(Self { count, uuids, source, has_mig: false })
     }
 }
 
@@ -105,23 +102,14 @@ impl VisibleDevices {
         DEVICES.bad(what, remedy)
     }
 
-    /// Whether a number means the same GPU to CUDA and to `nvidia-smi`.
     fn check_order(&self) -> Option<Finding> {
-        let is_mixed = self.installed.as_ref().is_some_and(|all| all.is_mixed);
-        match self.order.as_deref() {
-            Some("PCI_BUS_ID") => None,
-            None | Some("FASTEST_FIRST" | "") => is_mixed.then(|| {
-                DEVICES.warning(
-                    "GPUs of several models: CUDA numbers the fastest first, nvidia-smi by PCI bus",
-                    "set CUDA_DEVICE_ORDER=PCI_BUS_ID, so that both use the same numbers",
-                )
-            }),
-            // cuInit then returns CUDA_ERROR_INVALID_DEVICE (seen on H200).
-            Some(other) => Some(DEVICES.bad(
-                format!("CUDA_DEVICE_ORDER={other:?} is not a valid value: cuInit fails"),
-                "set it to PCI_BUS_ID or FASTEST_FIRST, or unset it",
-            )),
-        }
+        let valid = ["PCI_BUS_ID", "FASTEST_FIRST", ""];
+        let order = self.order.as_ref().filter(|order| !valid.contains(&order.as_str()))?;
+        // cuInit then returns CUDA_ERROR_INVALID_DEVICE (seen on H200).
+        Some(DEVICES.bad(
+            format!("CUDA_DEVICE_ORDER={order:?} is not a valid value: cuInit fails"),
+            "set it to PCI_BUS_ID or FASTEST_FIRST, or unset it",
+        ))
     }
 
     /// The first fault of `CUDA_VISIBLE_DEVICES`; the driver ignores the rest.
@@ -195,8 +183,7 @@ mod tests {
 
     fn two() -> Option<InstalledGpus> {
         let uuids = vec!["GPU-aa11".into(), "GPU-ab22".into()];
-        let (source, has_mig, is_mixed) = ("nvidia-smi", false, false);
-        Some(InstalledGpus { count: 2, uuids, source, has_mig, is_mixed })
+        Some(InstalledGpus { count: 2, uuids, source: "nvidia-smi", has_mig: false })
     }
 
     fn check(variable: Option<&str>, visible: usize) -> Finding {
@@ -272,18 +259,6 @@ mod tests {
         assert_eq!(VisibleDevices::default().check(), []);
         assert_eq!(list("0,1"), []);
         assert_eq!(list("one").len(), 1);
-    }
-
-    #[test]
-    fn an_order_other_than_nvidia_smi_s_is_reported_if_models_differ() {
-        let order = |order: Option<&str>, is_mixed| {
-            let installed = two().map(|all| InstalledGpus { is_mixed, ..all });
-            let (order, visible) = (order.map(str::to_owned), Some(2));
-            VisibleDevices { order, installed, visible, ..VisibleDevices::default() }.check().len()
-        };
-        assert_eq!([order(None, false), order(Some("PCI_BUS_ID"), true)], [1, 1]);
-        assert_eq!([order(None, true), order(Some("FASTEST_FIRST"), true)], [2, 2]);
-        assert_eq!(order(Some("PCI"), false), 2);
     }
 
     #[test]

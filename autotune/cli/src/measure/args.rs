@@ -94,13 +94,6 @@ pub(crate) fn bytes(text: &str) -> Result<u64, String> {
         .map_err(|_| "expected a number of bytes, such as 4096, 64KiB or 2GiB".into())
 }
 
-/// A percentage, for example `5%` or `5`, as a fraction.
-pub(crate) fn percent(text: &str) -> Result<f64, String> {
-    let number = text.trim().trim_end_matches('%').trim_end().parse::<f64>();
-    let percent = number.ok().filter(|number| number.is_finite() && *number >= 0.0);
-    percent.map(|number| number / 100.0).ok_or_else(|| "expected a percentage such as 5%".into())
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -113,15 +106,6 @@ mod tests {
         assert_eq!(objective("memory:4096:64"), Ok(memory));
         for text in ["", "fast", "latency", "latency:0us", "latency:5", "memory:1", "memory:1:0"] {
             assert!(objective(text).is_err(), "{text}");
-        }
-    }
-
-    #[test]
-    fn percentages_are_parsed_with_and_without_their_sign() {
-        assert_eq!((percent("5%"), percent("2.5 %")), (Ok(0.05), Ok(0.025)));
-        assert_eq!(percent("0"), Ok(0.0));
-        for text in ["", "%", "-1%", "nan", "inf", "five"] {
-            assert!(percent(text).is_err(), "{text}");
         }
     }
 

@@ -1,4 +1,4 @@
-//! Measures kernels for `tune` and `profile verify`: arguments, devices, workloads, the measuring process, and
+//! Measures kernels for `tune`: arguments, devices, workloads, the measuring process, and
 //! progress bars.
 
 pub(crate) mod args;

@@ -59,11 +59,6 @@ pub(super) fn table<'a, const N: usize>(
     table
 }
 
-/// `rms_norm f16, cold-eager, throughput, 32768x4096`.
-pub(super) fn subject(entry: &Entry) -> String {
-    format!("{}, {}", entry.key, joined_sizes(&entry.shape))
-}
-
 /// `warps 4, rounds 1`; empty without parameters.
 pub(super) fn parameters(parameters: &Named) -> String {
     let pairs: Vec<String> =

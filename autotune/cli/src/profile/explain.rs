@@ -66,7 +66,7 @@ struct LookupReport<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     plan: Option<PlanJson>,
     findings: Vec<String>,
-    considered: Vec<PassedOver<'a>>,
+    considered: Vec<OtherEntry<'a>>,
     #[serde(skip)]
     found: Match,
 }
@@ -105,7 +105,6 @@ impl Explain {
         let sizes: Vec<u64> = shape.iter().map(|(_, size)| *size).collect();
         let found = profile.lookup(&key, &sizes);
         let reason = reason(found.matched, &shape);
-        let query = Query { key: &key, shape: &shape, found, reason: reason.as_deref() };
         let file = found.layer.and_then(|layer| layers.path(layer, device));
         let report = LookupReport {
             problem: [&*key.kernel, &*key.dtypes, &*joined_sizes(&shape)]
@@ -122,14 +121,14 @@ impl Explain {
                 }
                 _ => None,
             },
-            reason: query.reason,
+            reason: reason.as_deref(),
             layer: found.layer,
             file: file.map(|path| path.display().to_string()),
             entry: found.entry,
             degraded: found.degraded,
             plan: problem.map(|problem| self.plan(&problem, &target, &found)),
             findings: notices.iter().map(ToString::to_string).collect(),
-            considered: query.passed_over(&profile),
+            considered: others(&profile, &key, &shape, &found),
             found: found.matched,
         };
         self.output.print(&report, &report)?;
@@ -281,132 +280,82 @@ impl fmt::Display for PlanJson {
     }
 }
 
-fn table(considered: &[PassedOver<'_>]) -> Table {
-    let mut table = Table::new(["shape", "types", "layer", "choice", "octaves away", "why not"]);
-    for PassedOver { entry, octaves, layer, reason } in considered {
-        let sizes: Vec<String> =
-            octaves.iter().map(|(name, octaves)| format!("{name} {octaves:.3}")).collect();
-        let octaves = match sizes.is_empty() {
-            true => String::new(),
-            false => format!("{:.3} ({})", total(octaves), sizes.join(", ")),
-        };
+fn table(considered: &[OtherEntry<'_>]) -> Table {
+    let mut table = Table::new(["shape", "types", "layer", "choice", "why not"]);
+    for OtherEntry { entry, layer, reason, .. } in considered {
         table.push([
             joined_sizes(&entry.shape),
             entry.key.dtypes.clone(),
             layer.to_string(),
             entry::full_choice(entry.choice, &entry.parameters),
-            octaves,
             reason.clone(),
         ]);
     }
     table
 }
 
+/// An entry of the kernel that the lookup does not use.
 #[derive(Serialize)]
-struct PassedOver<'a> {
+struct OtherEntry<'a> {
     layer: Layer,
     #[serde(flatten)]
     entry: &'a Entry,
-    /// The distance of each size in octaves; infinite (`null` in JSON) if only one of the two is 0. Empty if the
-    /// sizes have other names.
-    octaves: Vec<(&'a str, f64)>,
+    /// The sum over all sizes; infinite (`null` in JSON) if only one of two is 0, or if they have other names.
+    octaves: f64,
+    /// How its key or its sizes differ.
     reason: String,
 }
 
-struct Query<'a> {
-    key: &'a Key,
-    shape: &'a Named,
-    found: TunedChoice<'a>,
-    reason: Option<&'a str>,
+/// The nearest other entries of the kernel: first the same key, then by distance.
+fn others<'a>(
+    profile: &'a Profile,
+    key: &Key,
+    shape: &Named,
+    found: &TunedChoice<'a>,
+) -> Vec<OtherEntry<'a>> {
+    let used = found.layer.zip(found.entry);
+    let of_kernel = |other: &(Layer, &Entry)| other.1.key.kernel == key.kernel;
+    let others = profile.entries().filter(|other| of_kernel(other) && used != Some(*other));
+    let mut others: Vec<_> = others
+        .map(|(layer, entry)| {
+            let octaves = distance(&entry.shape, shape);
+            let reason = other_key(&entry.key, key);
+            let reason =
+                reason.unwrap_or_else(|| format!("its sizes are {octaves:.3} octaves away"));
+            OtherEntry { layer, entry, octaves, reason }
+        })
+        .collect();
+    others.sort_by(|one, other| one.octaves.total_cmp(&other.octaves));
+    others.sort_by_key(|one| Reverse(one.entry.key == *key));
+    others.truncate(MOST_ENTRIES);
+    others
 }
 
-impl<'a> Query<'a> {
-    /// The nearest other entries of the kernel: first the same key, then by distance.
-    fn passed_over(&self, profile: &'a Profile) -> Vec<PassedOver<'a>> {
-        let used = self.found.layer.zip(self.found.entry);
-        let mut entries: Vec<PassedOver<'a>> = profile
-            .entries()
-            .filter(|other| other.1.key.kernel == self.key.kernel && used != Some(*other))
-            .map(|(layer, entry)| {
-                let octaves = self.octaves(entry);
-                let reason = self.other_key(&entry.key);
-                let reason = reason.unwrap_or_else(|| self.farther(layer, &octaves));
-                PassedOver { layer, entry, octaves, reason }
-            })
-            .collect();
-        let distance = |PassedOver { octaves, .. }: &PassedOver<'_>| {
-            if octaves.is_empty() { f64::INFINITY } else { total(octaves) }
-        };
-        entries.sort_by(|one, other| distance(one).total_cmp(&distance(other)));
-        entries.sort_by_key(|one| Reverse(one.entry.key == *self.key));
-        entries.truncate(MOST_ENTRIES);
-        entries
+/// The octaves between two shapes, over all sizes.
+fn distance(one: &Named, other: &Named) -> f64 {
+    let names = |shape: &Named| shape.iter().map(|(name, _)| name.clone()).collect::<Vec<_>>();
+    if names(one) != names(other) {
+        return f64::INFINITY;
     }
-
-    /// The distance of each size of an entry; empty if the sizes have other names.
-    fn octaves(&self, entry: &'a Entry) -> Vec<(&'a str, f64)> {
-        let names = |shape: &'a Named| shape.iter().map(|(name, _)| name.as_str());
-        if !names(&entry.shape).eq(names(self.shape)) {
-            return Vec::new();
-        }
-        let sizes = entry.shape.iter().zip(self.shape);
-        let octaves = |one: u64, other: u64| match one == other {
-            true => 0.0,
-            false => (real(one) / real(other)).log2().abs(),
-        };
-        sizes.map(|((name, one), (_, other))| (name.as_str(), octaves(*one, *other))).collect()
-    }
-
-    fn other_key(&self, key: &Key) -> Option<String> {
-        let Key { kernel: _, source, variant, dtypes, policy, objective } = key;
-        let wanted = self.key;
-        match () {
-            () if *dtypes != wanted.dtypes => Some(format!("it is for {dtypes}")),
-            () if *variant != wanted.variant => Some(match (&**variant, &*wanted.variant) {
-                ("", wanted) => format!("it is for no variant, this launch runs {wanted}"),
-                (variant, "") => format!("it is for variant {variant}, this launch has none"),
-                (variant, wanted) => {
-                    format!("it is for variant {variant}, this launch runs {wanted}")
-                }
-            }),
-            () if *source != wanted.source => Some("the kernel's source has changed".into()),
-            () if *policy != wanted.policy => Some(format!("it was measured {policy}")),
-            () if *objective != wanted.objective => Some(format!("it was tuned for {objective}")),
-            () => None,
-        }
-    }
-
-    /// Why an entry with the same key is not used.
-    fn farther(&self, layer: Layer, octaves: &[(&str, f64)]) -> String {
-        if octaves.is_empty() {
-            return "its sizes have other names".into();
-        }
-        if let Some(reason) = self.reason {
-            return reason.to_owned();
-        }
-        if let Some((name, octaves)) = octaves.iter().find(|(_, octaves)| *octaves > 1.0) {
-            if octaves.is_infinite() {
-                return format!("{name} is 0 in only one of the two shapes");
-            }
-            return format!("{name} is {octaves:.3} octaves away, more than one");
-        }
-        let distance = total(octaves);
-        let used = self.found.entry.map_or(0.0, |entry| total(&self.octaves(entry)));
-        match self.found.matched.kind() {
-            _ if self.found.layer < Some(layer) && distance <= used => {
-                "a layer of higher precedence has a match".into()
-            }
-            MatchKind::Exact => "another entry matches exactly".into(),
-            MatchKind::Bucket if distance < used => {
-                "nearer, but the match has the same powers of two".into()
-            }
-            _ => format!("farther than the match: {distance:.3} octaves"),
-        }
-    }
+    let octaves = |one: u64, other: u64| match one == other {
+        true => 0.0,
+        false => (real(one) / real(other)).log2().abs(),
+    };
+    one.iter().zip(other).map(|((_, one), (_, other))| octaves(*one, *other)).sum()
 }
 
-fn total(octaves: &[(&str, f64)]) -> f64 {
-    octaves.iter().map(|(_, octaves)| octaves).sum()
+fn other_key(key: &Key, wanted: &Key) -> Option<String> {
+    let Key { kernel: _, source, variant, dtypes, policy, objective } = key;
+    match () {
+        () if *dtypes != wanted.dtypes => Some(format!("it is for {dtypes}")),
+        () if *variant != wanted.variant => {
+            Some(format!("it is for variant {variant:?}, this launch runs {:?}", wanted.variant))
+        }
+        () if *source != wanted.source => Some("the kernel's source has changed".into()),
+        () if *policy != wanted.policy => Some(format!("it was measured {policy}")),
+        () if *objective != wanted.objective => Some(format!("it was tuned for {objective}")),
+        () => None,
+    }
 }
 
 const MOST_ENTRIES: usize = 5;

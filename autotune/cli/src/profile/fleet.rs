@@ -1,4 +1,4 @@
-//! `gridguard profile push|pull|list|push-misses|pull-misses`, and `verify` of an address: signed profiles of a fleet.
+//! `gridguard profile push|pull|verify|list|push-misses|pull-misses`: signed profiles of a fleet.
 
 use std::future::Future;
 use std::path::{Path, PathBuf};
@@ -68,6 +68,17 @@ pub(crate) struct Pull {
 }
 
 #[derive(Args)]
+pub(crate) struct Verify {
+    /// Address of the channel
+    url: Location,
+    /// Public keys in PEM that may sign releases
+    #[arg(long, value_name = "FILE")]
+    keys: PathBuf,
+    #[command(flatten)]
+    output: OutputArgs,
+}
+
+#[derive(Args)]
 pub(crate) struct List {
     /// Address of the repository
     url: Location,
@@ -116,22 +127,17 @@ impl Push {
     }
 }
 
-/// Verifies the release at an address: its signature, and each profile.
-pub(super) fn verify(
-    url: &Path,
-    keys: Option<&PathBuf>,
-    output: OutputArgs,
-) -> Result<Option<Exit>, CommandError> {
-    let Some(url) = url.to_str().filter(|url| url.contains("://")) else { return Ok(None) };
-    let url: Location = url.parse()?;
-    let keys = keys.ok_or_else(|| CommandError::invalid("give --keys, the keys that may sign"))?;
-    let channel = channel(&url, None, TrustedKeys::read(keys)?)?;
-    match block_on(channel.verify())? {
-        Err(error) if error.is_refusal() => {
-            note(format_args!("refused: {error}"));
-            Ok(Some(Exit::No))
+impl Verify {
+    /// Verifies the release: its signature, and each profile.
+    pub(crate) fn run(&self) -> Result<Exit, CommandError> {
+        let channel = channel(&self.url, None, TrustedKeys::read(&self.keys)?)?;
+        match block_on(channel.verify())? {
+            Err(error) if error.is_refusal() => {
+                note(format_args!("refused: {error}"));
+                Ok(Exit::No)
+            }
+            release => show(self.output, &self.url, &release?),
         }
-        release => show(output, &url, &release?).map(Some),
     }
 }
 

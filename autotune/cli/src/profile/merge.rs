@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use clap::Args;
 use gridguard::profile::{self, Document, Entry, MergeConflict, ProfileError, ProfileErrorKind};
-use serde_json::{Value, json};
+use serde_json::json;
 
 use super::entry::{self, FaultJson};
 use crate::error::{CommandError, Exit};
@@ -27,21 +27,6 @@ pub(crate) struct Merge {
     format: OutputArgs,
 }
 
-/// Both sides of a conflict, and why one is kept.
-fn conflict_json(conflict: &MergeConflict) -> Value {
-    let contender = |Entry { choice, parameters, chosen, found, .. }: &Entry| {
-        let (median_ns, date) = (chosen.median_ns, &found.date);
-        json!({ "choice": choice, "parameters": parameters, "median_ns": median_ns, "date": date })
-    };
-    let MergeConflict { kept: entry @ Entry { key, shape, .. }, dropped } = conflict;
-    let mut document = json!(key);
-    document["shape"] = json!(shape);
-    document["kept"] = contender(entry);
-    document["dropped"] = contender(dropped);
-    document["reason"] = json!(conflict.reason());
-    document
-}
-
 impl Merge {
     pub(crate) fn run(&self) -> Result<Exit, CommandError> {
         let (document, conflicts, faults) = merge(&self.files)?;
@@ -60,7 +45,7 @@ impl Merge {
             "output": self.output.display().to_string(),
             "files": files,
             "entries": entries,
-            "conflicts": conflicts.iter().map(conflict_json).collect::<Vec<_>>(),
+            "conflicts": conflicts.iter().map(ToString::to_string).collect::<Vec<_>>(),
             "repeated": repeated,
             "faults": faults,
         });

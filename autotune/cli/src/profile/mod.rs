@@ -1,7 +1,5 @@
-//! `gridguard profile`: shows, merges, compares, digests, re-measures, explains and prunes profiles.
+//! `gridguard profile`: shows, merges, explains and prunes profiles.
 
-mod diff;
-mod digest;
 mod entry;
 mod explain;
 #[cfg(feature = "fleet")]
@@ -10,7 +8,6 @@ mod foreign;
 mod merge;
 mod prune;
 mod show;
-mod verify;
 
 #[cfg(not(feature = "fleet"))]
 use std::ffi::OsString;
@@ -25,15 +22,9 @@ pub(crate) enum Profile {
     Show(show::Show),
     /// Merge profiles of the same device into one
     Merge(merge::Merge),
-    /// Compare two profiles
-    Diff(diff::Diff),
-    /// Print the digest of each profile's choices; exit with 1 if they differ
-    Digest(digest::Digest),
-    /// Re-measure a profile, and report choices that are no longer the fastest
-    Verify(verify::Verify),
     /// Explain which entry a launch would use, and why
     Explain(explain::Explain),
-    /// Remove stale or old entries, and shorten entries that do not beat the default
+    /// Remove stale entries, and shorten entries that do not beat the default
     Prune(prune::Prune),
     /// Sign profiles, and push them to a registry or an object store
     #[cfg(feature = "fleet")]
@@ -41,6 +32,9 @@ pub(crate) enum Profile {
     /// Pull signed profiles into a folder, which keeps the last good ones
     #[cfg(feature = "fleet")]
     Pull(fleet::Pull),
+    /// Check the signature of a release and its profiles
+    #[cfg(feature = "fleet")]
+    Verify(fleet::Verify),
     /// List the tags of a repository
     #[cfg(feature = "fleet")]
     List(fleet::List),
@@ -51,7 +45,7 @@ pub(crate) enum Profile {
     #[cfg(feature = "fleet")]
     PullMisses(fleet::PullMisses),
     #[cfg(not(feature = "fleet"))]
-    #[command(name = "push", aliases = ["pull", "list", "push-misses", "pull-misses"], hide = true)]
+    #[command(name = "push", aliases = ["pull", "verify", "list", "push-misses", "pull-misses"], hide = true)]
     Absent {
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
         _arguments: Vec<OsString>,
@@ -63,15 +57,14 @@ impl Profile {
         match self {
             Self::Show(show) => show.run(),
             Self::Merge(merge) => merge.run(),
-            Self::Diff(diff) => diff.run(),
-            Self::Digest(digest) => digest.run(),
-            Self::Verify(verify) => verify.run(),
             Self::Explain(explain) => explain.run(),
             Self::Prune(prune) => prune.run(),
             #[cfg(feature = "fleet")]
             Self::Push(push) => push.run(),
             #[cfg(feature = "fleet")]
             Self::Pull(pull) => pull.run(),
+            #[cfg(feature = "fleet")]
+            Self::Verify(verify) => verify.run(),
             #[cfg(feature = "fleet")]
             Self::List(list) => list.run(),
             #[cfg(feature = "fleet")]

@@ -1,8 +1,7 @@
-//! `gridguard profile prune`: removes stale or old entries, and shortens entries that do not beat the default.
+//! `gridguard profile prune`: removes stale entries, and shortens entries that do not beat the default.
 
 use std::fmt;
 use std::path::PathBuf;
-use std::time::SystemTime;
 
 use clap::Args;
 use gridguard::profile::{self, Document, Entry};
@@ -19,16 +18,9 @@ use crate::output::{OutputArgs, text};
 pub(crate) struct Prune {
     /// Profile
     file: PathBuf,
-    /// Remove entries whose kernel has changed, and entries of a --kernel that is not gridguard's [default unless
-    /// --older-than or --defaults is given]
-    #[arg(long)]
-    stale: bool,
-    /// Keep only the confirmation of entries that do not beat the default by 2 %, to ship the profile
+    /// Also keep only the confirmation of entries that do not beat the default by 2 %, to ship the profile
     #[arg(long)]
     defaults: bool,
-    /// Remove entries from before a date, for example 2026-11-20, or older than a duration, for example 90d
-    #[arg(long, value_name = "DATE|TIME", value_parser = moment)]
-    older_than: Option<SystemTime>,
     #[command(flatten)]
     kernels: KernelFilter,
     /// Show the entries to remove, without changing the profile
@@ -113,42 +105,12 @@ impl Prune {
         if !self.kernels.matches(kernel) {
             return None;
         }
-        if self.stale || (self.older_than.is_none() && !self.defaults) {
-            let sources = current_sources(kernel);
-            if sources.is_empty() && !self.kernels.kernels.is_empty() {
-                return Some("no kernel of gridguard".into());
-            }
-            // Changes of other kernels are unknown.
-            if !sources.is_empty() && !sources.contains(&entry.key.source) {
-                return Some("the kernel's source has changed".into());
-            }
+        let sources = current_sources(kernel);
+        if sources.is_empty() && !self.kernels.kernels.is_empty() {
+            return Some("no kernel of gridguard".into());
         }
-        // An entry without a date is kept.
-        let found = humantime::parse_rfc3339_weak(&entry.found.date).ok();
-        self.older_than.zip(found).and_then(|(limit, found)| (found < limit).then(|| "old".into()))
-    }
-}
-
-/// A date with or without a time, or a duration before now.
-fn moment(text: &str) -> Result<SystemTime, String> {
-    let midnight = format!("{text} 00:00:00");
-    let date =
-        humantime::parse_rfc3339_weak(text).or_else(|_| humantime::parse_rfc3339_weak(&midnight));
-    let ago = || SystemTime::now().checked_sub(humantime::parse_duration(text).ok()?);
-    let expected = "expected a date such as 2026-11-20 or a duration such as 90d";
-    date.ok().or_else(ago).ok_or_else(|| expected.into())
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_moment_is_a_date_or_a_duration_before_now() {
-        let date = moment("2026-11-20").expect("a date");
-        assert_eq!(humantime::format_rfc3339(date).to_string(), "2026-11-20T00:00:00Z");
-        assert_eq!(moment("2026-11-20T00:00:00Z"), Ok(date));
-        assert!(moment("1h").expect("a duration") < SystemTime::now());
-        assert!(moment("yesterday").is_err() && moment("").is_err());
+        // Changes of other kernels are unknown.
+        let is_stale = !sources.is_empty() && !sources.contains(&entry.key.source);
+        is_stale.then(|| "the kernel's source has changed".into())
     }
 }

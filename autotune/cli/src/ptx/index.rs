@@ -3,13 +3,14 @@
 use std::fmt;
 use std::path::Path;
 
-use clap::{Args, ValueEnum};
+use clap::Args;
+use gridguard::Dim3;
 use gridguard_index::{EntryIndex, Size, Sizes, Verdict, Wrap, index};
 use serde_json::{Value, json};
 
-use super::sarif::{self, from};
+use crate::check::size;
 use crate::error::{CommandError, Exit};
-use crate::output::{self, Format, OutputArgs, Table, count};
+use crate::output::{OutputArgs, Table, count, text};
 
 #[derive(Args)]
 pub(super) struct IndexArgs {
@@ -17,33 +18,14 @@ pub(super) struct IndexArgs {
     #[arg(long, conflicts_with = "output")]
     pub(super) index: bool,
     /// Size of the grid in blocks, for --index
-    #[arg(long, value_name = "X,Y,Z", requires = "index", value_delimiter = ',', num_args = 1)]
-    grid: Vec<u32>,
+    #[arg(long, value_name = "X,Y,Z", requires = "index", value_parser = size)]
+    grid: Option<Dim3>,
     /// Size of a block in threads, for --index
-    #[arg(long, value_name = "X,Y,Z", requires = "index", value_delimiter = ',', num_args = 1)]
-    block: Vec<u32>,
+    #[arg(long, value_name = "X,Y,Z", requires = "index", value_parser = size)]
+    block: Option<Dim3>,
     /// Value of a parameter by its name in the PTX or its number, for --index; NAME+8 is the value 8 bytes into it
     #[arg(long, value_name = "NAME=VALUE", requires = "index")]
     param: Vec<String>,
-}
-
-/// The format of what `ptx` shows. SARIF is for the indices alone.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub(super) enum ReportFormat {
-    Text,
-    Json,
-    Sarif,
-}
-
-impl ReportFormat {
-    /// `None` for SARIF.
-    pub(super) const fn output(self) -> Option<OutputArgs> {
-        match self {
-            Self::Text => Some(OutputArgs { format: Format::Text }),
-            Self::Json => Some(OutputArgs { format: Format::Json }),
-            Self::Sarif => None,
-        }
-    }
 }
 
 impl IndexArgs {
@@ -53,7 +35,7 @@ impl IndexArgs {
         file: &Path,
         ptx: &[u8],
         wanted: &[String],
-        format: ReportFormat,
+        output: OutputArgs,
     ) -> Result<Exit, CommandError> {
         let entries = index(ptx).map_err(CommandError::in_file(file))?;
         let is_wanted = |entry: &EntryIndex| wanted.is_empty() || wanted.contains(&entry.name);
@@ -68,14 +50,8 @@ impl IndexArgs {
             let error = format!("there is no entry {missing}");
             return Err(CommandError::invalid_file(file, error));
         }
-        match format.output() {
-            Some(output) => {
-                let entries: Vec<Value> = found.iter().map(entry_json).collect();
-                let table = output::text(|f| write_table(f, &found));
-                output.print(&json!({ "entries": entries }), table)?;
-            }
-            None => output::write(&(output::json(&sarif::log(file, &found))? + "\n"))?,
-        }
+        let entries: Vec<Value> = found.iter().map(entry_json).collect();
+        output.print(&json!({ "entries": entries }), text(|f| write_table(f, &found)))?;
         let has = |is: fn(&Verdict) -> bool| found.iter().any(|(_, verdict)| is(verdict));
         Ok(match () {
             () if has(|verdict| matches!(verdict, Verdict::Wraps(_))) => Exit::No,
@@ -86,31 +62,31 @@ impl IndexArgs {
 
     fn sizes(&self, entry: &EntryIndex) -> Result<Sizes, CommandError> {
         let mut sizes = Sizes::default();
-        for (values, is_grid) in [(&self.grid, true), (&self.block, false)] {
-            if values.is_empty() {
-                continue;
-            }
-            if values.len() > 3 || values.contains(&0) {
-                let message = "a size has one to three numbers above zero, for example 4,65535,1";
-                return Err(CommandError::invalid(message));
-            }
-            for axis in 0..3 {
-                let size = if is_grid { Size::Grid(axis) } else { Size::Block(axis) };
-                sizes.set(size, values.get(axis).map_or(1, |value| i64::from(*value)));
-            }
+        let launch = [self.grid, self.block];
+        if launch.iter().flatten().any(|size| [size.x, size.y, size.z].contains(&0)) {
+            return Err(CommandError::invalid("the sizes of a launch are above zero"));
         }
+        set_launch(&mut sizes, launch);
         set_parameters(&mut sizes, entry, &self.param)?;
         Ok(sizes)
     }
 }
 
-/// Sets the parameters that `--param` gives, as `NAME=VALUE` or `NAME+OFFSET=VALUE`, and returns them.
+/// Sets the sizes of grid and block that are known.
+pub(crate) fn set_launch(sizes: &mut Sizes, [grid, block]: [Option<Dim3>; 2]) {
+    for (dim, size) in [(grid, Size::Grid as fn(usize) -> Size), (block, Size::Block)] {
+        for (axis, value) in dim.iter().flat_map(|dim| [dim.x, dim.y, dim.z]).enumerate() {
+            sizes.set(size(axis), i64::try_from(value).unwrap_or(i64::MAX));
+        }
+    }
+}
+
+/// Sets the parameters that `--param` gives, as `NAME=VALUE` or `NAME+OFFSET=VALUE`.
 pub(crate) fn set_parameters(
     sizes: &mut Sizes,
     entry: &EntryIndex,
     given: &[String],
-) -> Result<Vec<Size>, CommandError> {
-    let mut set = Vec::new();
+) -> Result<(), CommandError> {
     for given in given {
         let invalid = |what: String| CommandError::invalid(format_args!("--param {given}: {what}"));
         let parts =
@@ -127,9 +103,8 @@ pub(crate) fn set_parameters(
             return Err(invalid(known));
         };
         sizes.set(Size::Parameter { index, offset }, value);
-        set.push(Size::Parameter { index, offset });
     }
-    Ok(set)
+    Ok(())
 }
 
 fn write_table(f: &mut fmt::Formatter<'_>, found: &[(EntryIndex, Verdict)]) -> fmt::Result {
@@ -158,14 +133,15 @@ fn write_table(f: &mut fmt::Formatter<'_>, found: &[(EntryIndex, Verdict)]) -> f
             )?;
             writeln!(f, "    wraps if {}", wrap.formula)?;
             for first in &wrap.first {
-                writeln!(f, "    {}", from(entry, first))?;
+                let name = first.size.name(&entry.parameters);
+                writeln!(f, "    wraps from {name} = {} on", first.value)?;
             }
         }
     }
     Ok(())
 }
 
-pub(crate) fn place(wrap: &Wrap) -> String {
+fn place(wrap: &Wrap) -> String {
     match &wrap.source {
         Some(source) => format!("{}:{}, {}", source.file, source.line, wrap.at),
         None => wrap.at.to_string(),

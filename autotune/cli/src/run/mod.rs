@@ -5,15 +5,16 @@ mod embedded;
 mod library;
 mod loader;
 mod output;
-mod session;
 
 use std::env;
 use std::ffi::{OsStr, OsString};
 use std::fs::{self, File};
+use std::io;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::time::{SystemTime, UNIX_EPOCH};
 
 use clap::{Args, ValueEnum};
 use gridguard_report::WatchReport;
@@ -86,17 +87,6 @@ enum Format {
     Github,
 }
 
-impl Format {
-    /// The name for the library; `None` for its default.
-    const fn name(self) -> Option<&'static str> {
-        match self {
-            Self::Text => None,
-            Self::Json => Some("json"),
-            Self::Github => Some("github"),
-        }
-    }
-}
-
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum OnRefused {
     /// Rewrite the PTX that the program loads, and split launches whose grid is too large
@@ -133,7 +123,8 @@ impl Run {
         let process = std::process::id();
         let flag = |is_set: bool| is_set.then(|| OsString::from("1"));
         let path_of = |output: &Option<Output>| Some(output.as_ref()?.path().into());
-        let ptx = wants_fix.then(session::new_folder).and_then(Result::ok);
+        let ptx = wants_fix.then(|| ptx_folder(process)).and_then(Result::ok);
+        let format = self.format.to_possible_value();
         let variables = [
             ("ABORT", flag(self.abort || wants(OnRefused::Abort))),
             ("FIX", flag(wants_fix)),
@@ -141,7 +132,7 @@ impl Run {
             ("RAISE", flag(wants(OnRefused::Raise))),
             ("SYNC", flag(self.sync)),
             ("QUIET", flag(self.quiet)),
-            ("FORMAT", self.format.name().map(Into::into)),
+            ("FORMAT", format.map(|format| format.get_name().into())),
             ("BATCH", self.batch.map(|batch| batch.to_string().into())),
             ("REPORT", path_of(&report)),
             ("RECORD", path_of(&record)),
@@ -164,6 +155,13 @@ impl Run {
         let error = command.exec();
         Err(CommandError::io(format!("cannot run {}", path.display()))(error))
     }
+}
+
+/// The folder where each `ptxas` that the program starts keeps the PTX that it reads. The first `ptxas` creates it, and
+/// the library deletes it when the program, which gets the number of this process, ends.
+fn ptx_folder(process: u32) -> io::Result<PathBuf> {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_nanos();
+    std::path::absolute(env::temp_dir().join(format!("gridguard-ptx-{process}-{now:x}")))
 }
 
 /// Finds the file of the program like a shell.

@@ -19,7 +19,7 @@ pub(crate) struct JournalFile {
 }
 
 impl JournalFile {
-    /// Opens the journal of `round`, a search for a task. Renames a journal that cannot be resumed, starts a new
+    /// Opens the journal of a task on a device. Renames a journal that cannot be resumed, starts a new
     /// one, and returns a note about that.
     ///
     /// # Errors
@@ -28,10 +28,10 @@ impl JournalFile {
     pub(crate) fn open(
         profile: &Path,
         task: &Task,
-        round: &str,
+        device: &str,
         subject: BTreeMap<String, String>,
     ) -> Result<(Self, Option<String>), LockError> {
-        let path = folder(profile).join(format!("{}.{round}.{JOURNAL}", name(task)));
+        let path = folder(profile).join(format!("{}.{device}.{JOURNAL}", name(task)));
         let lock = lock(&path)?;
         let new = Journal { subject: subject.clone(), records: Vec::new() };
         let (journal, refused) = match read(&path, &subject).map_err(failed("reading it"))? {
@@ -129,18 +129,11 @@ fn read(
     Ok(Some(text.and_then(|text| resumable(text).map_err(|error| error.to_string()))))
 }
 
-/// Renames a journal to the first free name, and returns it.
+/// Renames a journal, in place of one that was kept before, and returns its name.
 fn keep(path: &Path) -> io::Result<PathBuf> {
-    for number in 1..=MOST_KEPT {
-        let mut kept = path.as_os_str().to_owned();
-        kept.push(format!(".kept{number}"));
-        let kept = PathBuf::from(kept);
-        if !kept.try_exists()? {
-            return fs::rename(path, &kept).map(|()| kept);
-        }
-    }
-    let why = format!("{} and {MOST_KEPT} kept before cannot be resumed", path.display());
-    Err(io::Error::new(ErrorKind::AlreadyExists, why))
+    let mut kept = path.as_os_str().to_owned();
+    kept.push(".kept");
+    fs::rename(path, &kept).map(|()| kept.into())
 }
 
 /// The folder of the journals of a profile: `nvidia-h200.ron.unfinished`.
@@ -160,8 +153,6 @@ const JOURNAL: &str = "jsonl";
 const LOCK: &str = "lock";
 /// The largest journal. A search takes a few hundred records of less than 1 KB.
 const MOST_BYTES: u64 = 16 << 20;
-/// The most refused journals of one search that are kept.
-const MOST_KEPT: u32 = 100;
 /// The most attempts to create the folder and lock a journal in it.
 const MOST_ATTEMPTS: u32 = 100;
 
@@ -185,7 +176,7 @@ mod tests {
     }
 
     fn open(profile: &Path, shape: &str, driver: &str) -> (JournalFile, Option<String>) {
-        JournalFile::open(profile, &task(shape), "0-of-1", subject(driver)).expect("opened")
+        JournalFile::open(profile, &task(shape), "host", subject(driver)).expect("opened")
     }
 
     fn journal_file(profile: &Path, shape: &str) -> JournalFile {
@@ -242,17 +233,15 @@ mod tests {
         journal_file(&profile, "5x8").into_writer()(&record("one"));
         let path = journal_file(&profile, "5x8").path;
         let written = fs::read(&path).expect("a journal");
-        for (driver, kept) in [("13.1", "kept1"), ("13.2", "kept2")] {
-            let (file, refused) = open(&profile, "5x8", driver);
-            assert!(file.journal.records.is_empty());
-            let refused = refused.expect("refused");
-            let expected = format!(".jsonl.{kept}: its driver is ");
-            assert!(refused.contains(&expected) && refused.contains(driver), "{refused}");
-            file.into_writer()(&record("two"));
-        }
+        let (file, refused) = open(&profile, "5x8", "13.1");
+        assert!(file.journal.records.is_empty());
+        let refused = refused.expect("refused");
+        let expected = ".jsonl.kept: its driver is ";
+        assert!(refused.contains(expected) && refused.contains("13.1"), "{refused}");
+        file.into_writer()(&record("two"));
         JournalFile::remove(&profile, &task("5x8"));
         assert!(!path.exists());
-        let kept = path.with_extension("jsonl.kept1");
+        let kept = path.with_extension("jsonl.kept");
         assert_eq!(fs::read(kept).expect("kept"), written);
     }
 
@@ -263,11 +252,11 @@ mod tests {
         let path = journal_file(&profile, "5x8").path;
         fs::create_dir_all(path.parent().expect("a folder")).expect("made");
         let all = [&b""[..], b"\xff\xfe", b"{}\n{}\n", b"\"another\"\n"];
-        for (number, garbage) in (1..).zip(all) {
+        for garbage in all {
             fs::write(&path, garbage).expect("written");
             let (file, refused) = open(&profile, "5x8", "13.0");
             assert!(file.journal.records.is_empty());
-            let kept = path.with_extension(format!("jsonl.kept{number}"));
+            let kept = path.with_extension("jsonl.kept");
             let refused = refused.expect("refused");
             let expected = format!("is kept as {}: it does not begin with", kept.display());
             assert!(refused.contains(&expected), "{refused}");
@@ -305,7 +294,7 @@ mod tests {
         let folder = tempfile::tempdir().expect("a folder");
         let profile = folder.path().join("p.ron");
         let mut write = journal_file(&profile, "5x8").into_writer();
-        let again = || JournalFile::open(&profile, &task("5x8"), "0-of-1", subject("13.0"));
+        let again = || JournalFile::open(&profile, &task("5x8"), "host", subject("13.0"));
         let error = again().err().expect("locked");
         let is_held = matches!(error, LockError::Held { .. });
         assert!(is_held && error.to_string().contains(&std::process::id().to_string()), "{error}");

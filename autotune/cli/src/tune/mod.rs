@@ -1,37 +1,34 @@
 //! `gridguard tune`: measures which chunk and launch parameters are fastest, for gridguard's kernels or any program,
 //! and stores the choice in a profile.
 
-mod from;
 mod group;
 mod journal;
 mod output;
 mod program;
-mod queue;
-#[cfg(unix)]
 mod selection;
 mod session;
+mod shard;
 mod task;
 
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
+use std::vec;
 
 use clap::Args;
 use gridguard::DeviceLimits;
 use gridguard_autotune::unended_processes;
 use gridguard_files::check_output;
-use gridguard_report::TuningPage;
 
-use self::from::OtherGpu;
 use self::group::DeviceGroup;
-use self::output::{ProblemReport, Reporter, SearchResult, TuneSummary};
-use self::queue::{Shard, WorkQueue};
+use self::output::{ProblemReport, Reporter, TuneSummary};
 use self::selection::Selection;
 use self::session::Session;
+use self::shard::Shard;
 use self::task::Task;
 use crate::error::{CommandError, Exit};
-use crate::files::write_file;
 use crate::interrupt;
 use crate::measure::args::{self, DeviceSelection};
 use crate::measure::idle::SharedDevice;
@@ -60,10 +57,6 @@ pub(crate) struct Tune {
     /// Profile to store choices in, or folder of profiles [default: the user's folder]
     #[arg(long, value_name = "FILE|FOLDER")]
     profile: Option<PathBuf>,
-    /// Only measure the choices in the profile of another GPU of the same architecture, for example h200; they are
-    /// never used unmeasured
-    #[arg(long, value_name = "NAME", value_parser = Suggested(gpu_words), hide_possible_values = true)]
-    from: Option<String>,
     /// Skip problems whose tensors take more memory, for example 512MiB, to tune beside a model [default: no limit]
     #[arg(long, value_name = "BYTES", value_parser = args::bytes, conflicts_with = "command")]
     memory: Option<u64>,
@@ -82,9 +75,6 @@ pub(crate) struct Tune {
     /// File for a plot of time against chunk size; several problems get a file each
     #[arg(long, hide_short_help = true, value_name = "FILE.svg")]
     plot: Option<PathBuf>,
-    /// File for a page of HTML with the tables and plots of all problems
-    #[arg(long, hide_short_help = true, value_name = "FILE.html")]
-    html: Option<PathBuf>,
     #[command(flatten)]
     output: OutputArgs,
 }
@@ -99,7 +89,7 @@ impl Tune {
             }
             (device, gpu) => select_targets(device, gpu)?,
         };
-        for path in self.plot.iter().chain(&self.html) {
+        if let Some(path) = &self.plot {
             check_output(path).map_err(CommandError::publish(path))?;
         }
         let no_target = || CommandError::failed("no device to tune on");
@@ -108,28 +98,24 @@ impl Tune {
         for reason in &skipped {
             note(format_args!("skipped: {reason}"));
         }
-        let from = self.from.as_deref().map(|name| OtherGpu::load(name, &targets)).transpose()?;
         let tasks = self.within_memory(self.shard.of(tasks), limits);
         note_cache(&targets);
         let groups = DeviceGroup::all(targets, self.profile.as_deref())?;
         let start = Instant::now();
         let deadline = self.budget.and_then(|budget| start.checked_add(budget));
-        let interrupt = interrupt::flag()?;
+        let interrupt = interrupt::flag();
 
         let missing: Vec<_> =
             groups.iter().map(|group| group.missing(&tasks, self.again)).collect();
         let wanted: usize = missing.iter().map(Vec::len).sum();
-        let (plot, keeps_curves) = (self.plot.as_deref(), self.html.is_some());
-        let reporter = Reporter::new(self.output.format, self.all, plot, keeps_curves, wanted);
-        let queues: Vec<_> = groups
-            .iter()
-            .zip(missing)
-            .map(|(group, tasks)| (group, WorkQueue::new(tasks, group.targets.len())))
-            .collect();
-        tune_all(&queues, from.as_ref(), self.idle, deadline, interrupt, &reporter)?;
+        let plot = self.plot.as_deref();
+        let reporter = Reporter::new(self.output.format, self.all, plot, wanted);
+        let tasks_of = missing.into_iter().map(|tasks| Mutex::new(tasks.into_iter()));
+        let queues: Vec<_> = groups.iter().zip(tasks_of).collect();
+        tune_all(&queues, self.idle, deadline, interrupt, &reporter)?;
 
         let tuned = reporter.finish();
-        let ended = ProblemReport::count(&tuned, |one| one.has_failed() || one.is_complete());
+        let ended = tuned.iter().filter(|one| one.has_failed() || one.is_complete()).count();
         let summary = TuneSummary {
             profiles: groups.iter().map(|group| group.file.display().to_string()).collect(),
             tuned: &tuned,
@@ -141,14 +127,6 @@ impl Tune {
             wall_time_s: start.elapsed().as_secs_f64(),
         };
         self.output.print(&summary, &summary)?;
-        if let Some(path) = &self.html {
-            let curves: Vec<_> = tuned.iter().filter_map(ProblemReport::curve).collect();
-            let text = summary.to_string();
-            write_file(
-                path,
-                TuningPage { title: "Tuning", summary: &text, curves: &curves }.html()?,
-            )?;
-        }
         Ok(match () {
             () if summary.interrupted => Exit::Interrupted,
             () if tuned.iter().any(|one| one.plot_failed) => Exit::Unknown,
@@ -177,8 +155,7 @@ impl Tune {
 
 /// Tunes on all devices of all groups concurrently, on each device one problem after another.
 fn tune_all(
-    queues: &[(&DeviceGroup, WorkQueue<Task, SearchResult>)],
-    from: Option<&OtherGpu>,
+    queues: &[(&DeviceGroup, Mutex<vec::IntoIter<Task>>)],
     idle: bool,
     deadline: Option<Instant>,
     interrupt: &AtomicBool,
@@ -191,7 +168,6 @@ fn tune_all(
                 target,
                 environment: target.environment()?,
                 group,
-                from,
                 shared: idle.then(|| SharedDevice::new(target, interrupt, deadline)).transpose()?,
                 process: MeasuringProcess::new(target, idle),
                 reporter,
@@ -204,7 +180,12 @@ fn tune_all(
     }
     thread::scope(|scope| {
         for (queue, mut session) in sessions {
-            let work = move || queue.serve(|item| session.process_item(item));
+            let next = || queue.lock().unwrap_or_else(PoisonError::into_inner).next();
+            let work = move || {
+                while let Some(task) = next() {
+                    session.process(&task)
+                }
+            };
             let thread = thread::Builder::new().spawn_scoped(scope, work);
             thread.map_err(CommandError::io("starting a thread"))?;
         }

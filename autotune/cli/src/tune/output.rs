@@ -1,13 +1,10 @@
 //! Writes a table and a plot for each problem of `gridguard tune`, and a summary.
 
-use std::collections::BTreeSet;
 use std::fmt;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 
-use gridguard::profile::{DeviceIdentity, Entry};
 use gridguard_autotune::{Chart, TuningOutcome, TuningReport};
-use gridguard_report::TuningCurve;
 use serde::Serialize;
 
 use super::task::Task;
@@ -20,8 +17,6 @@ use crate::output::{Format, counted, note, print};
 pub(crate) struct SearchResult {
     pub(crate) outcome: TuningOutcome,
     pub(crate) largest_legal_chunk: Option<u64>,
-    /// The profile entry; `None` for an incomplete search.
-    pub(crate) entry: Option<Entry>,
 }
 
 #[derive(Serialize)]
@@ -44,8 +39,6 @@ pub(crate) struct ProblemReport {
     #[serde(flatten)]
     task: Task,
     device: String,
-    #[serde(skip)]
-    model: DeviceIdentity,
     /// Another process searches the same problem.
     #[serde(skip)]
     is_held: bool,
@@ -53,9 +46,6 @@ pub(crate) struct ProblemReport {
     pub(crate) plot_failed: bool,
     #[serde(skip_serializing_if = "Option::is_none")]
     report: Option<TuningReport>,
-    /// The plot, if it is kept.
-    #[serde(skip)]
-    svg: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     error: Option<String>,
 }
@@ -64,25 +54,17 @@ pub(crate) struct Reporter<'a> {
     format: Format,
     all: bool,
     plot: Option<&'a Path>,
-    keeps_curves: bool,
     several: bool,
     pub(crate) bars: ProgressBars,
     reports: Mutex<Vec<ProblemReport>>,
 }
 
 impl<'a> Reporter<'a> {
-    pub(crate) fn new(
-        format: Format,
-        all: bool,
-        plot: Option<&'a Path>,
-        keeps_curves: bool,
-        problems: usize,
-    ) -> Self {
+    pub(crate) fn new(format: Format, all: bool, plot: Option<&'a Path>, problems: usize) -> Self {
         Self {
             format,
             all,
             plot,
-            keeps_curves,
             several: problems > 1,
             bars: ProgressBars::new("tuned", problems),
             reports: Mutex::default(),
@@ -98,15 +80,12 @@ impl<'a> Reporter<'a> {
         self.bars.tick();
         let title = format!("{} on {device}", task.problem);
         let is_held = result.as_ref().is_err_and(|error| error.exit == Exit::No);
-        let (mut plot_failed, mut svg) = (false, None);
+        let mut plot_failed = false;
         let (report, error) = match result {
             Ok(found) => {
-                match self.draw(task, device, &found) {
-                    Ok(drawn) => svg = drawn,
-                    Err(error) => {
-                        plot_failed = true;
-                        self.bars.suspend(|| note(error));
-                    }
+                if let Err(error) = self.draw(task, device, &found) {
+                    plot_failed = true;
+                    self.bars.suspend(|| note(error));
                 }
                 let table = TuningReport::new(title, &found.outcome);
                 if self.format == Format::Text {
@@ -124,26 +103,17 @@ impl<'a> Reporter<'a> {
         let report = ProblemReport {
             task: task.clone(),
             device: device.to_string(),
-            model: device.identity.clone(),
             is_held,
             plot_failed,
             report,
-            svg,
             error,
         };
         self.reports.lock().unwrap_or_else(PoisonError::into_inner).push(report);
     }
 
-    /// Draws the plot into its file, and returns it if it is kept.
-    fn draw(
-        &self,
-        task: &Task,
-        device: &Target,
-        found: &SearchResult,
-    ) -> Result<Option<String>, CommandError> {
-        if self.plot.is_none() && !self.keeps_curves {
-            return Ok(None);
-        }
+    /// Draws the plot into its file.
+    fn draw(&self, task: &Task, device: &Target, found: &SearchResult) -> Result<(), CommandError> {
+        let Some(path) = self.plot else { return Ok(()) };
         let Task { problem, policy, objective } = task;
         let chart = Chart {
             title: problem.to_string(),
@@ -151,11 +121,8 @@ impl<'a> Reporter<'a> {
             largest_legal_chunk: found.largest_legal_chunk,
         };
         let svg = chart.svg(&found.outcome)?;
-        if let Some(path) = self.plot {
-            let path = if self.several { plot_path(path, task) } else { path.to_owned() };
-            write_file(&path, &svg)?;
-        }
-        Ok(self.keeps_curves.then_some(svg))
+        let path = if self.several { plot_path(path, task) } else { path.to_owned() };
+        write_file(&path, &svg)
     }
 
     /// Removes the progress bars. Returns the reports.
@@ -166,21 +133,6 @@ impl<'a> Reporter<'a> {
 }
 
 impl ProblemReport {
-    /// The number of distinct problems with such a report, over all device models. Several shards may report the
-    /// same problem.
-    pub(crate) fn count(reports: &[Self], is_counted: impl Fn(&Self) -> bool) -> usize {
-        let problem = |report: &Self| (report.model.clone(), report.task.to_string());
-        let counted = reports.iter().filter(|report| is_counted(report));
-        counted.map(problem).collect::<BTreeSet<_>>().len()
-    }
-
-    /// The table and the plot, for a page.
-    pub(crate) fn curve(&self) -> Option<TuningCurve> {
-        let table = self.report.as_ref()?;
-        let title = format!("{} on {}", self.task.problem, self.device);
-        Some(TuningCurve { title, text: table.to_string(), svg: self.svg.clone() })
-    }
-
     pub(crate) const fn has_failed(&self) -> bool {
         self.error.is_some() && !self.is_held
     }
@@ -196,8 +148,10 @@ impl ProblemReport {
 
 impl fmt::Display for TuneSummary<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let complete = ProblemReport::count(self.tuned, ProblemReport::is_complete);
-        let failed = ProblemReport::count(self.tuned, ProblemReport::has_failed);
+        let count =
+            |is: fn(&ProblemReport) -> bool| self.tuned.iter().filter(|one| is(one)).count();
+        let (complete, failed) =
+            (count(ProblemReport::is_complete), count(ProblemReport::has_failed));
         let others = counted(&[
             (self.known, "already in the profile"),
             (failed, "failed"),

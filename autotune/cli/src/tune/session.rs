@@ -7,16 +7,14 @@ use std::time::{Duration, Instant, SystemTime};
 
 use gridguard::profile::{self, Document, Entry, Environment, Key, MergeConflict, Provenance};
 use gridguard_autotune::{
-    Budget, Candidate, Error, ErrorKind, Measurer, Resumed, Space, TuningOutcome, WhenIdle, tune,
+    Budget, Error, ErrorKind, Measurer, Resumed, Space, TuningOutcome, WhenIdle, tune,
 };
 use gridguard_files::LockError;
 use gridguard_problems::current_sources;
 
-use super::from::OtherGpu;
 use super::group::DeviceGroup;
 use super::journal::JournalFile;
 use super::output::{Reporter, SearchResult};
-use super::queue::{Shard, WorkItem};
 use super::task::{Task, TaskProblem};
 use crate::error::CommandError;
 use crate::files::note_published;
@@ -30,8 +28,6 @@ use crate::output::note;
 pub(crate) struct Session<'a> {
     pub(crate) target: &'a Target,
     pub(crate) group: &'a DeviceGroup,
-    /// Its choices are the only candidates.
-    pub(crate) from: Option<&'a OtherGpu>,
     pub(crate) environment: Environment,
     /// Waits while other processes use the device.
     pub(crate) shared: Option<SharedDevice<'a>>,
@@ -43,34 +39,17 @@ pub(crate) struct Session<'a> {
     pub(crate) interrupt: &'a AtomicBool,
 }
 
-/// The candidates of a search.
-#[derive(Clone, Copy)]
-enum Round<'a> {
-    Shard(Shard),
-    /// The winners of all shards.
-    Finals(&'a [Candidate]),
-}
-
 impl Session<'_> {
-    /// Processes one item of the work queue. Returns the result of a shard, or reports the result of a problem.
-    pub(crate) fn process_item(
-        &mut self,
-        item: WorkItem<'_, Task, SearchResult>,
-    ) -> Option<SearchResult> {
+    /// Tunes a problem, stores the choice, and reports the result.
+    pub(crate) fn process(&mut self, task: &Task) {
         if self.is_over() {
-            return None;
+            return;
         }
-        let (task, result) = match item {
-            WorkItem::Search(task, shard) => match self.search(task, Round::Shard(shard)) {
-                Ok(found) => return Some(found),
-                // The device was not idle before the time was over.
-                Err(_) if self.shared.is_some() && self.is_over() => return None,
-                Err(error) => (task, Err(error)),
-            },
-            WorkItem::Confirm(task, shards) => (task, self.confirm(task, shards)),
-        };
-        self.reporter.report(task, self.target, result);
-        None
+        let result = self.search(task);
+        // The device was not idle before the time was over.
+        if result.is_ok() || self.shared.is_none() || !self.is_over() {
+            self.reporter.report(task, self.target, result);
+        }
     }
 
     fn is_over(&self) -> bool {
@@ -78,9 +57,9 @@ impl Session<'_> {
         is_late || self.interrupt.load(Ordering::Relaxed)
     }
 
-    fn search(&mut self, task: &Task, round: Round<'_>) -> Result<SearchResult, CommandError> {
+    fn search(&mut self, task: &Task) -> Result<SearchResult, CommandError> {
         let key = task.key(&self.target.limits)?;
-        let file = self.open_journal(task, &key, round)?;
+        let file = self.open_journal(task, &key)?;
         self.progress.begin(&task.problem);
         let (outcome, space) = match &task.problem {
             TaskProblem::Kernel(problem) => {
@@ -90,14 +69,14 @@ impl Session<'_> {
                 let remote = self.process.open(problem, task.policy)?;
                 let mut remote = WhenIdle::new(remote, wait);
                 let mut space = Space::new(remote.configurations()?);
-                let (outcome, remote) = self.measure(remote, &mut space, (task, &key), round, file);
+                let (outcome, remote) = self.measure(remote, &mut space, task, file);
                 self.process.keep(remote.into_inner(), task.policy, &self.progress);
                 (outcome, space)
             }
             TaskProblem::Program(program) => {
                 let measurer = program.measurer(self.target).interrupt(self.interrupt);
                 let mut space = Space::listed(program.problem.candidates());
-                (self.measure(measurer, &mut space, (task, &key), round, file).0, space)
+                (self.measure(measurer, &mut space, task, file).0, space)
             }
         };
         if let Some(ErrorKind::Default(_)) = outcome.as_ref().err().map(Error::kind) {
@@ -105,9 +84,11 @@ impl Session<'_> {
             JournalFile::remove(&self.group.file, task);
         }
         let outcome = outcome?;
-        let shape = task.problem.shape();
-        let entry = outcome.complete.then(|| outcome.entry(key, shape, self.provenance()));
-        Ok(SearchResult { outcome, largest_legal_chunk: space.largest_legal_chunk(), entry })
+        if outcome.complete {
+            self.publish(&outcome.entry(key, task.problem.shape(), self.provenance()))?;
+            JournalFile::remove(&self.group.file, task);
+        }
+        Ok(SearchResult { outcome, largest_legal_chunk: space.largest_legal_chunk() })
     }
 
     /// Searches candidates of `space`. Returns the measurer too.
@@ -115,21 +96,10 @@ impl Session<'_> {
         &mut self,
         measurer: M,
         space: &mut Space,
-        (task, key): (&Task, &Key),
-        round: Round<'_>,
+        task: &Task,
         file: Option<JournalFile>,
     ) -> (Result<TuningOutcome, Error>, M) {
         space.restrict(task.objective);
-        if let Some(from) = self.from
-            && let Some(note) = from.restrict(space, key, &task.problem.shape())
-        {
-            self.progress
-                .note(format_args!("{}: {note}: all candidates are measured", task.problem));
-        }
-        match round {
-            Round::Shard(shard) => space.keep(&shard.of(space.candidates().to_vec())),
-            Round::Finals(winners) => space.keep(winners),
-        }
         let journal = file.as_ref().map(|file| file.journal.clone()).unwrap_or_default();
         let mut measurer = Resumed::new(measurer, journal);
         if let Some(file) = file {
@@ -145,14 +115,11 @@ impl Session<'_> {
     }
 
     /// The journal of a search. A search continues without a journal, unless another process has it open.
-    fn open_journal(
-        &self,
-        task: &Task,
-        key: &Key,
-        round: Round<'_>,
-    ) -> Result<Option<JournalFile>, CommandError> {
-        let (name, subject) = self.subject(task, key, round);
-        match JournalFile::open(&self.group.file, task, &name, subject) {
+    fn open_journal(&self, task: &Task, key: &Key) -> Result<Option<JournalFile>, CommandError> {
+        // Each device has its own journal.
+        let device = self.target.journal_name();
+        let subject = self.subject(task, key, &device);
+        match JournalFile::open(&self.group.file, task, &device, subject) {
             Ok((file, refused)) => {
                 refused.into_iter().for_each(|note| self.progress.note(note));
                 Ok(Some(file))
@@ -168,54 +135,22 @@ impl Session<'_> {
         }
     }
 
-    /// The name of a search of a task, and the subject of its journal.
-    fn subject(
-        &self,
-        task: &Task,
-        key: &Key,
-        round: Round<'_>,
-    ) -> (String, BTreeMap<String, String>) {
+    /// What the measurements of a journal depend on.
+    fn subject(&self, task: &Task, key: &Key, device: &str) -> BTreeMap<String, String> {
         let Environment { driver, compiler, tuner } = self.environment.clone();
-        let (candidates, winners) = match round {
-            Round::Shard(shard) => (shard.to_string(), &[][..]),
-            Round::Finals(winners) => ("finals".to_owned(), winners),
-        };
         // The results depend on the command and its values.
         let program = match &task.problem {
             TaskProblem::Kernel(_) => String::new(),
             TaskProblem::Program(program) => format!("; {:?}", program.problem),
         };
-        let from = self.from.map(|from| format!("; {}", from.digest())).unwrap_or_default();
-        // Each device has its own journal.
-        let device = self.target.journal_name();
-        let name = format!("{}.{device}", candidates.replace('/', "-of-"));
         let subject = [
             ("problem", format!("{task}; {key:?}{program}")),
-            ("candidates", format!("{candidates} {winners:?}{from}")),
             ("device", format!("{device}, {:?}", self.target.identity)),
             ("driver", [driver].into_iter().chain(module_version()).collect::<Vec<_>>().join(", ")),
             ("compiler", compiler),
             ("tuner", tuner),
         ];
-        (name, subject.map(|(name, value)| (name.to_owned(), value)).into())
-    }
-
-    /// Decides between the winners of all shards, and stores the choice.
-    fn confirm(
-        &mut self,
-        task: &Task,
-        mut shards: Vec<SearchResult>,
-    ) -> Result<SearchResult, CommandError> {
-        let winners: Vec<_> = shards.iter().map(|shard| shard.outcome.winner.clone()).collect();
-        let found = match shards.pop() {
-            Some(only) if shards.is_empty() => only,
-            _ => self.search(task, Round::Finals(&winners))?,
-        };
-        if let Some(entry) = &found.entry {
-            self.publish(entry)?;
-            JournalFile::remove(&self.group.file, task);
-        }
-        Ok(found)
+        subject.map(|(name, value)| (name.to_owned(), value)).into()
     }
 
     /// Replaces the earlier entry, whatever its date. Notes if another process has written that entry meanwhile.

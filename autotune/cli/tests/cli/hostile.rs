@@ -3,9 +3,7 @@
 use std::fs::{self, File, OpenOptions};
 use std::process::{Command, Stdio};
 
-use crate::command::{
-    Ran, Words, command, gridguard, mkfifo, parsed, run, signal, start, wait_until,
-};
+use crate::command::{Ran, Words, command, gridguard, parsed, run, signal, start, wait_until};
 use tempfile::TempDir;
 
 const REJECTED: &str = "check --gpu h200 --grid 1,65536 --block 1";
@@ -36,7 +34,6 @@ fn full() -> Stdio {
 fn contradictions_and_impossible_values_are_usage_errors_before_any_work() {
     let folder = folder();
     let cases: Vec<(&str, &str)> = vec![
-        ("", "Usage"),
         ("''", "unrecognized subcommand"),
         ("limits --gpu ''", "no GPU \"\""),
         ("limits --gpu h200 --gpu t4", "multiple times"),
@@ -90,7 +87,6 @@ fn a_result_that_cannot_be_written_is_exit_3() {
         REJECTED,
         "limits --gpu h200",
         "profile show p.ron",
-        "profile diff p.ron p.ron",
         &tune("--profile p.ron --format json"),
     ] {
         let output = command(folder.path(), args).stdout(full()).output().expect("runs");
@@ -161,19 +157,6 @@ fn a_plot_that_cannot_be_written_whole_leaves_the_old_one() {
         .collect();
     names.sort();
     assert_eq!(names, ["curve.svg", "p.ron", "p.ron.lock"]);
-}
-
-#[test]
-fn a_plot_may_go_to_a_pipe_that_is_read_later() {
-    let folder = folder();
-    let pipe = folder.path().join("pipe");
-    mkfifo(&pipe);
-    let child = start(folder.path(), &tune("--profile p.ron --plot pipe"));
-    // What is tuned is only then.
-    wait_until(|| folder.path().join("p.ron").exists());
-    let plot = fs::read_to_string(&pipe).expect("read");
-    assert!(plot.starts_with("<svg") && plot.trim_end().ends_with("</svg>"));
-    Ran::from(child.wait_with_output().expect("ends")).exits(0);
 }
 
 #[test]

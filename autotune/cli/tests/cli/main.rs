@@ -9,8 +9,6 @@ mod doctor;
 mod door;
 mod explain;
 mod explain_logs;
-#[cfg(target_os = "linux")]
-mod follow;
 mod hostile;
 mod profile;
 mod program;

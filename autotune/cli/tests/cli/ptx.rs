@@ -1,13 +1,11 @@
 //! `gridguard ptx`: the report, the rewritten file, and other files.
 
 use std::fs;
-use std::path::Path;
 
-use boon::{Compiler, Schemas};
 use expect_test::expect_file;
-use serde_json::{Value, json};
+use serde_json::json;
 
-use crate::command::{Words, run};
+use crate::command::run;
 
 const PTX: &str = "\
 .version 8.0
@@ -176,72 +174,4 @@ fn indices_that_wrap_are_shown_with_the_first_size() {
     assert_eq!(document["entries"][0]["wraps"][0]["reaches"], "address");
     let wrong = "ptx a.ptx --index --param stride=1";
     run(folder.path(), wrong).exits(2).notes("no such parameter: rows has out, pitch");
-}
-
-/// A log that has been validated against the schema of SARIF 2.1.0, which is by OASIS.
-fn sarif(folder: &Path, args: &(impl Words + ?Sized), code: i32) -> Value {
-    let args = [&*args.words(), &["--index", "--format", "sarif"]].concat();
-    let log = run(folder, &args).exits(code).json();
-    let schema = include_str!("sarif-2.1.0.json");
-    let schema: Value = serde_json::from_str(schema).expect("the schema is JSON");
-    let (mut schemas, mut compiler) = (Schemas::new(), Compiler::new());
-    compiler.add_resource("sarif.json", schema).expect("a resource");
-    compiler.enable_format_assertions();
-    let index = compiler.compile("sarif.json", &mut schemas).expect("a schema");
-    if let Err(error) = schemas.validate(&log, index) {
-        panic!("{error:#}\n{log:#}");
-    }
-    log
-}
-
-#[test]
-fn indices_that_wrap_are_a_sarif_log_with_lines_of_the_source() {
-    let folder = tempfile::tempdir().expect("a folder");
-    let with_lines = ROWS
-        .replace(".visible", ".file 1 \"/src/my rows.cu\"\n.visible")
-        .replace("\tmul.lo", "\t.loc 1 42 7\n\tmul.lo");
-    fs::write(folder.path().join("a b.ptx"), with_lines).expect("a file");
-    let log = sarif(folder.path(), &["ptx", "a b.ptx", "--grid", "1,40000"], 1);
-    assert_eq!(log["runs"][0]["tool"]["driver"]["rules"][0]["id"], "index-wrap");
-    let [result] = log["runs"][0]["results"].as_array().expect("a list").as_slice() else {
-        panic!("{log:#}");
-    };
-    let message = "pitch * blockIdx.y wraps if pitch * gridDim.y - pitch > 2147483647 (address); \
-                   it wraps from pitch = 53689 on";
-    let place = |location: &Value| {
-        let place = &location["physicalLocation"];
-        (place["artifactLocation"]["uri"].clone(), place["region"].clone())
-    };
-    assert_eq!((&result["level"], &result["message"]["text"]), (&json!("error"), &json!(message)));
-    assert_eq!(
-        place(&result["locations"][0]),
-        (json!("file:///src/my%20rows.cu"), json!({ "startLine": 42 }))
-    );
-    assert_eq!(result["locations"][0]["logicalLocations"][0]["name"], "rows");
-    assert_eq!(
-        place(&result["relatedLocations"][0]),
-        (json!("a%20b.ptx"), json!({ "startLine": 10, "startColumn": 2 }))
-    );
-}
-
-#[test]
-fn a_sarif_log_of_safe_unknown_and_hostile_entries_is_valid() {
-    let folder = tempfile::tempdir().expect("a folder");
-    let safe = ROWS.replace("mul.wide.s32 %rd2, %r3, 4", "mov.u64 %rd2, 0");
-    // No file of this number, line 0, and a name that is no path.
-    let odd = ROWS
-        .replace(".visible", ".file 1 \"a:b\\u{1}%<\\\\?#é\"\n.visible")
-        .replace("\tmul.lo", "\t.loc 1 0 0\n\t.loc 9 1 1\n\t.loc 1 0 0\n\tmul.lo");
-    let loaded = ROWS.replace("mov.u32 %r2, %ctaid.y", "ld.global.u32 %r2, [%rd1]");
-    for (text, code, kinds) in
-        [(safe, 0, vec![]), (odd, 1, vec!["fail"]), (loaded, 3, vec!["open"])]
-    {
-        fs::write(folder.path().join("a.ptx"), text).expect("a file");
-        let log = sarif(folder.path(), "ptx a.ptx", code);
-        let results = log["runs"][0]["results"].as_array().expect("a list").iter();
-        let found: Vec<Value> = results.map(|result| result["kind"].clone()).collect();
-        assert_eq!(found, kinds);
-    }
-    let without = run(folder.path(), "ptx a.ptx --format sarif").exits(2);
-    assert_eq!(without.err, "error: --format sarif needs --index\n");
 }

@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::OnceLock;
 
+use expect_test::expect_file;
 use gridguard_test_support::fake_library::{self, DRIVER};
 use serde_json::{Value, json};
 
@@ -93,22 +94,10 @@ fn a_report_is_shown_with_refused_kernels_first() {
         // The second one replaces the first one.
         run_launches(folder.path(), &["--report", "r.json"], actions).exits(0);
     }
-    let shown = run(folder.path(), "report r.json").exits(1);
-    for line in [
-        "3 launches of 2 kernels accepted, 1 refused\n",
-        "the program went on with 2 launches after the first refused one: unless it handled the error, its \
-         results are stale\n",
-        "refused  _Z5touchPfi\n         CUDA_ERROR_INVALID_VALUE (1), invalid argument\n         grid 1 x 70000 x \
-         1, block 128 x 1 x 1\n         grid.y is 70000 blocks, the limit is 65535 (NVIDIA H200): split axis y \
-         into 2 launches of 35000, or fold it into x\n",
-        "\
-kernel              launches  refused  largest grid
-touch(float*, int)         2        1  1 x 6000 x 1
-touch000000()              1        -  1 x 6000 x 1
-",
-    ] {
-        assert!(shown.out.contains(line), "{line}\n{}", shown.out);
-    }
+    let shown = run(folder.path(), "report r.json").exits(1).out;
+    // Without the program and the frames, which name folders of this machine.
+    let lines = shown.lines().skip(1).filter(|line| !line.starts_with("         at "));
+    expect_file!["screens/report.txt"].assert_eq(&lines.collect::<Vec<_>>().join("\n"));
     let json = run(folder.path(), "report r.json --format json").exits(1).json();
     assert_eq!(json[0]["kernels"][0]["refused"], 1);
     run_launches(folder.path(), &["--report", "good.json"], &["good"]).exits(0);
@@ -334,27 +323,6 @@ fn a_missing_or_other_library_or_report_folder_is_reported_before_the_program_ru
 }
 
 #[test]
-fn a_report_is_written_as_a_page() {
-    let folder = tempfile::tempdir().unwrap();
-    run_launches(
-        folder.path(),
-        &["--report", "r.json", "--format", "github"],
-        &["refused", "good"],
-    )
-    .exits(0);
-    run(folder.path(), "report r.json --html r.html")
-        .exits(1)
-        .prints("1 launch of 1 kernel accepted, 1 refused");
-    let page = fs::read_to_string(folder.path().join("r.html")).unwrap();
-    for part in
-        ["<!DOCTYPE html>", "_Z5touchPfi", "grid.y is 70000 blocks", "<meter ", "6000 of 65535"]
-    {
-        assert!(page.contains(part), "{part}: {page}");
-    }
-    run(folder.path(), "report r.json --html r.json/r.html").exits(3);
-}
-
-#[test]
 fn a_malformed_report_is_named() {
     let folder = tempfile::tempdir().unwrap();
     for (name, text) in [("text", "no"), ("empty", "{}"), ("list", "[]")] {
@@ -371,10 +339,6 @@ fn a_malformed_report_is_named() {
             .notes("a report of format 2; this command reads 1");
     }
     run(folder.path(), "report missing.json").exits(2);
-    let twice = ["report", "r.json", "--html", "./r.json"];
-    run(folder.path(), &twice)
-        .exits(2)
-        .notes("./r.json: is a report, which --html does not replace");
     run(folder.path(), "report r.json").exits(0);
 }
 

@@ -1,4 +1,4 @@
-//! Completions, manual pages and the version.
+//! Completions and the version.
 
 use std::fs;
 use std::path::Path;
@@ -42,43 +42,14 @@ fn arguments_that_take_a_profile_complete_files() {
     for words in ["tune --profile", "profile explain --profile", "profile merge a --output"] {
         assert_eq!(completed(&format!("gridguard {words} mi")), "mine.ron\n", "{words}");
     }
-    for words in ["show", "verify", "prune", "merge", "diff", "diff mine.ron"] {
+    for words in ["show", "prune", "merge"] {
         assert_eq!(completed(&format!("gridguard profile {words} mi")), "\n", "{words}");
     }
     let zsh = run(folder.path(), "completions zsh").exits(0).out;
-    for argument in ["':file -- Profile", "'*::files -- ", "':first -- ", "':second -- "] {
+    for argument in ["':file -- Profile", "'*::files -- "] {
         let line = zsh.lines().find(|line| line.starts_with(argument));
         assert!(line.is_some_and(|line| line.contains("_files")), "{argument}: {line:?}");
     }
-}
-
-#[test]
-fn each_subcommand_has_a_manual_page() {
-    let folder = tempfile::tempdir().expect("a folder");
-    run(folder.path(), "man --output .").exits(0);
-    let mut pages: Vec<_> = fs::read_dir(folder.path())
-        .expect("a folder")
-        .map(|file| file.expect("a file").file_name().into_string().expect("UTF-8"))
-        .collect();
-    pages.sort();
-    for page in ["gridguard.1", "gridguard-check.1", "gridguard-profile-merge.1"] {
-        assert!(pages.iter().any(|one| one == page), "{page} in {pages:?}");
-    }
-    assert!(!pages.iter().any(|page| page.contains("measure") || page.contains("examine")));
-    let check = fs::read_to_string(folder.path().join("gridguard-check.1")).expect("a page");
-    assert!(
-        check.contains(".TH gridguard-check 1") && check.contains("blocks\\-per\\-item"),
-        "{check}"
-    );
-    let whole = run(folder.path(), "man").exits(0).out;
-    assert!(whole.contains(".TH gridguard 1"), "{whole}");
-}
-
-#[test]
-fn a_manual_that_cannot_be_written_is_reported() {
-    let folder = tempfile::tempdir().expect("a folder");
-    fs::write(folder.path().join("file"), "").expect("written");
-    run(folder.path(), "man --output file").exits(3).notes("file");
 }
 
 #[test]

@@ -1,6 +1,5 @@
 //! `gridguard tune` on the host: its profiles, output and exit codes.
 
-mod from;
 mod idle;
 
 use std::collections::BTreeSet;

@@ -153,10 +153,8 @@ fn a_cache_of_kernels_that_others_can_write_to_is_reported_and_not_used() {
     let tune = "tune --kernel rms_norm --shape 300x8 --profile p.ron";
     let reason = format!("compiled kernels are not cached: {folder} has the mode 1777");
     set_mode(0o700);
-    assert!(!machine.doctor("").out.contains("cubin cache"));
     assert!(!machine.run(tune).err.contains("cached"));
     set_mode(0o1777);
-    machine.doctor("").exits(0).prints(&format!("warning  cubin cache: {reason}"));
     let before = fs::read_dir(&cache).expect("a folder").count();
     let ran = machine.run(tune);
     assert!(ran.err.starts_with(&reason), "{}", ran.err);

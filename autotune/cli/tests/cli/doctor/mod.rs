@@ -31,9 +31,7 @@ fn a_healthy_machine_passes_the_smoke_test_with_exit_0() {
     assert_eq!(line(&ran.out, "good     devices"), "good     devices: 1 device visible");
     let device = line(&ran.out, "good     device 0: NVIDIA");
     assert!(device.starts_with("good     device 0: NVIDIA H200, compute capability 9.0, "));
-    let test = line(&ran.out, "good     device 0: smoke test passed: 64 MiB in at ");
-    assert!(test.ends_with(" GB/s") && test.contains(" GB/s, kernel run, out at "));
-    line(&ran.out, "good     profile: NVIDIA H200: entries: ");
+    line(&ran.out, "good     device 0: smoke test passed: 64 MiB in, kernel run, 64 MiB out");
     assert!(ran.out.ends_with(", 0 unknown, 0 bad\n"), "{}", ran.out);
     assert_eq!(ran.err, "");
 }
@@ -117,14 +115,6 @@ fn a_compiler_older_than_the_device_is_reported() {
 }
 
 #[test]
-fn a_missing_profile_is_bad_if_it_was_named() {
-    let ran = Machine::healthy().doctor("--profile none.ron").exits(1);
-    let what = "bad      profile: reject: explicit profile none.ron: the file does not exist: give \
-                another path, or tune";
-    assert_eq!(line(&ran.out, "bad "), what);
-}
-
-#[test]
 fn usage_is_exit_2() {
     Machine::bare().doctor("--format ron").exits(2);
     Machine::bare().doctor("--patience soon").exits(2);
@@ -132,20 +122,13 @@ fn usage_is_exit_2() {
 
 #[test]
 fn what_hides_devices_is_named() {
-    for (gpus, variable, value, what) in [
-        (
-            2,
-            "CUDA_VISIBLE_DEVICES",
-            "0,0",
-            "CUDA_VISIBLE_DEVICES=\"0,0\": 0 is listed twice, which hides all devices",
-        ),
+    for (gpus, name, value, what) in [
         (
             1,
             "CUDA_VISIBLE_DEVICES",
             "MIG-4711",
             "0 of 1 GPU (nvidia-smi) visible, CUDA_VISIBLE_DEVICES=MIG-4711",
         ),
-        (0, "NVIDIA_VISIBLE_DEVICES", "void", "0 devices visible, NVIDIA_VISIBLE_DEVICES=void"),
         (
             1,
             "CUDA_DEVICE_ORDER",
@@ -153,10 +136,7 @@ fn what_hides_devices_is_named() {
             "CUDA_DEVICE_ORDER=\"PCI\" is not a valid value: cuInit fails",
         ),
     ] {
-        let ran = Machine::healthy().gpus(gpus).set(variable, value).doctor("").exits(1);
+        let ran = Machine::healthy().gpus(gpus).set(name, value).doctor("").exits(1);
         assert_eq!(line(&ran.out, "bad      devices: "), format!("bad      devices: {what}"));
-        // The driver reports its version even if no device is visible.
-        let version = line(&ran.out, "good     driver").contains("supports CUDA ");
-        assert!(version || variable == "CUDA_DEVICE_ORDER", "{}", ran.out);
     }
 }

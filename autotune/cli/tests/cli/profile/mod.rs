@@ -3,4 +3,3 @@
 pub(crate) mod entries;
 mod explain;
 mod files;
-mod verify;
