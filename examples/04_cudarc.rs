@@ -49,7 +49,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         #[allow(unsafe_code, reason = "as with cudarc's own launch")]
         // SAFETY: the arguments match the parameters of `scale`, which checks its row against theirs.
         match unsafe { launch.launch(config) } {
-            Ok(launched) => println!("{rows} rows: launches: {}", launched.launches),
+            Ok(launches) => println!("{rows} rows: launches: {launches}"),
             Err(error) => println!("{rows} rows: {error}"),
         }
     }

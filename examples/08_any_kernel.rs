@@ -196,7 +196,7 @@ impl Rows {
         let columns = i32::try_from(COLUMNS)?;
         let mut launch = self.guard.builder(&self.stream, &self.kernel);
         launch.arg(&self.x).arg(&mut self.out).arg(&columns).arg(&columns);
-        let launches = launch.launch(CONFIG)?.launches;
+        let launches = launch.launch(CONFIG)?;
         if self.is_right()? { Ok(launches) } else { Err("a number is wrong".into()) }
     }
 

@@ -61,8 +61,8 @@ fn cudarc_s_launch_builder(
     launch.read_items(&q, per_item).read_items(&k, per_item).read_items(&v, per_item);
     launch.write_items(&mut out, per_item).arg(&scale);
     // SAFETY: as for cudarc's own launch.
-    let launched = unsafe { launch.launch(config)? }; // launched.launches: 2
-    Ok(launched.launches)
+    let launches = unsafe { launch.launch(config)? }; // 2
+    Ok(launches)
 }
 
 #[rustfmt::skip]

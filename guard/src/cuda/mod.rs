@@ -21,7 +21,7 @@ pub use arguments::Args;
 pub use arguments::argument::Argument;
 pub use arguments::memory::{InOrder, Memory, MemoryMut};
 pub use arguments::uses::MemoryUses;
-pub use builder::{Function, LaunchBuilder, Launched};
+pub use builder::{Function, LaunchBuilder};
 pub use driver::error::DriverError;
 pub use driver::history::LaunchRecord;
 #[cfg(feature = "bench")]
@@ -34,7 +34,7 @@ pub use driver::query::{ComputeMode, compute_mode, current_context};
 pub use driver::suspects::FaultSuspects;
 pub use error::{CudaError, CudaErrorKind, CudaLibrary, LaunchError};
 pub use kernel::Kernel;
-pub use kernel::functions::{MAX_KEPT_FUNCTIONS, forget_functions, forget_module_of};
+pub use kernel::functions::{MAX_KEPT_FUNCTIONS, forget_functions};
 pub use kernel::module::Module;
 pub use launch::capture::capture_launches;
 pub use launch::planned::Launch;

@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use cudarc::driver::{CudaContext, CudaFunction, CudaSlice, CudaStream, LaunchConfig, sys};
 use cudarc::nvrtc::Ptx;
-use gridguard::cuda::{LaunchBuilder, LaunchError, Launched};
-use gridguard::{ArgsError, Axis, BatchAxis, Guard, Rule};
+use gridguard::cuda::{LaunchBuilder, LaunchError};
+use gridguard::{ArgsError, Axis, BatchAxis, Guard, LaunchRequest};
 use gridguard_test_support::fake_driver::{Driver, launches, races, with_driver, with_fake};
 
 use crate::kernels::{function, guard_of, iota, loaded_by_cudarc, on_y, poisoned, read};
@@ -23,7 +23,7 @@ fn launch(
     stream: &CudaStream,
     function: &CudaFunction,
     out: &mut CudaSlice<u64>,
-) -> Result<Launched, LaunchError> {
+) -> Result<u64, LaunchError> {
     launch_by(&guard_of(stream.context()), stream, function, out)
 }
 
@@ -33,7 +33,7 @@ fn launch_by(
     stream: &CudaStream,
     function: &CudaFunction,
     out: &mut CudaSlice<u64>,
-) -> Result<Launched, LaunchError> {
+) -> Result<u64, LaunchError> {
     let items = u64::try_from(out.len()).expect("few items");
     let mut launch = guard.builder(stream, function);
     launch.batch(batch(items)).write_items(out, 1).offset().length();
@@ -57,8 +57,7 @@ fn a_launch_that_is_too_large_runs_in_chunks() {
         let guard = guard_of(&context);
         for function in [function(&context, "fake_iota_y"), narrow(&context)] {
             let mut out = poisoned(&stream, ITEMS);
-            let launched = launch_by(&guard, &stream, &function, &mut out).expect("splits");
-            assert_eq!(launched.launches, 2);
+            assert_eq!(launch_by(&guard, &stream, &function, &mut out), Ok(2));
             assert_eq!(read(&stream, &out), iota(ITEMS));
         }
         let counts = guard.counts();
@@ -72,7 +71,7 @@ fn chunks_run_with_a_driver_that_does_not_know_the_parameters() {
         let context = CudaContext::new(0).expect("a device");
         let (stream, function) = (context.default_stream(), function(&context, "fake_iota_y"));
         let mut out = poisoned(&stream, ITEMS);
-        assert_eq!(launch(&stream, &function, &mut out).expect("splits").launches, 2);
+        assert_eq!(launch(&stream, &function, &mut out), Ok(2));
         assert_eq!(read(&stream, &out), iota(ITEMS));
     });
 }
@@ -108,8 +107,7 @@ fn launch_idle<'a>(
     launch.batch(BatchAxis::new(Axis::Y, items).items_per_block(shared));
     fill(&mut launch);
     // SAFETY: the function takes eight bytes and does nothing.
-    let launched = unsafe { launch.launch(on_y(items.div_ceil(shared))) };
-    launched.map(|launched| launched.launches)
+    unsafe { launch.launch(on_y(items.div_ceil(shared))) }
 }
 
 #[test]
@@ -154,44 +152,6 @@ fn uses_of_items_are_ordered_between_streams() {
 }
 
 #[test]
-fn events_are_recorded_around_all_chunks() {
-    with_fake(&[], || {
-        let (_, guard, stream, function) = loaded_by_cudarc("fake_iota_y");
-        let mut out = poisoned(&stream, ITEMS);
-        let mut launch = guard.builder(&stream, &function);
-        launch.batch(batch(ITEMS)).write_items(&mut out, 1).offset().length();
-        launch.record_kernel_launch(sys::CUevent_flags::CU_EVENT_DEFAULT);
-        // SAFETY: the function takes these three.
-        let launched = unsafe { launch.launch(on_y(ITEMS)) }.expect("splits");
-        assert!(launched.launches == 2 && launched.events.is_some(), "{launched:?}");
-    });
-}
-
-#[test]
-fn arguments_that_do_not_fit_the_batch_are_rejected() {
-    with_fake(&[], || {
-        let (_, guard, stream, function) = loaded_by_cudarc("fake_iota_y");
-        let mut out = poisoned(&stream, 8);
-        let mut rejected = |declared: Option<BatchAxis>, elements: u64, blocks: u64| {
-            let mut launch = guard.builder(&stream, &function);
-            launch.write_items(&mut out, elements).offset().length();
-            if let Some(batch) = declared {
-                launch.batch(batch);
-            }
-            // SAFETY: the function takes these three.
-            unsafe { launch.launch(on_y(blocks)) }.expect_err("they do not fit")
-        };
-        let undeclared = ArgsError::NoBatch { index: 0 };
-        assert_eq!(rejected(None, 1, 8), LaunchError::Args(undeclared));
-        let too_small = ArgsError::BufferTooSmall { index: 0, needed: 72, available: 64 };
-        assert_eq!(rejected(Some(batch(9)), 1, 9), LaunchError::Args(too_small));
-        let error = rejected(Some(batch(8)), 1, 9);
-        assert!(matches!(error, LaunchError::Invalid(v) if v.contains(Rule::BatchCoversGrid)));
-        assert_eq!(launches(), Vec::<String>::new());
-    });
-}
-
-#[test]
 fn an_offset_of_4_bytes_takes_no_batch_past_31_bits() {
     with_fake(&[], || {
         let context = CudaContext::new(0).expect("a device");
@@ -231,29 +191,6 @@ fn a_refused_chunk_reports_the_items_done() {
     });
 }
 
-#[test]
-fn a_guard_counts_what_its_builders_launch() {
-    with_fake(&[("GRIDGUARD_FAKE_DEVICES", "2")], || {
-        let [context, other] = [0, 1].map(|it| CudaContext::new(it).expect("a device"));
-        let [guard, stranger] = [&context, &other]
-            .map(|context| Guard::with_context(Arc::clone(context)).expect("its limits"));
-        let (stream, function) = (context.default_stream(), function(&context, "fake_iota_y"));
-        let mut out = poisoned(&stream, 8);
-        let mut launch = |guard: &Guard| {
-            let mut launch = guard.builder(&stream, &function);
-            launch.batch(batch(8)).write_items(&mut out, 1).offset().length();
-            // SAFETY: the function takes these three.
-            unsafe { launch.launch(on_y(8)) }.map(|launched| launched.launches)
-        };
-        assert_eq!(launch(&guard), Ok(1));
-        assert_eq!(guard.counts().launches, 1);
-        let (what, kernel) = ("the guard", "fake_iota_y".into());
-        assert_eq!(launch(&stranger), Err(LaunchError::OtherContext { what, kernel }));
-        let host = Guard::host(gridguard::DeviceLimits::any_device());
-        assert!(matches!(launch(&host), Err(LaunchError::OtherContext { .. })));
-    });
-}
-
 /// The code of cudarc's error that `error` becomes.
 fn code(error: LaunchError) -> sys::CUresult {
     cudarc::driver::DriverError::from(error).0
@@ -267,10 +204,10 @@ fn errors_become_those_that_the_driver_returns() {
         let (stream, wide) = (context.default_stream(), function(&context, "wide"));
         let refused = |config: LaunchConfig, cooperative: bool| {
             let mut launch = guard.builder(&stream, &wide);
+            let mut request = LaunchRequest::from(config);
+            request.cooperative = cooperative;
             // SAFETY: nothing is launched.
-            let launched = unsafe {
-                if cooperative { launch.launch_cooperative(config) } else { launch.launch(config) }
-            };
+            let launched = unsafe { launch.launch(request) };
             code(launched.expect_err("refused"))
         };
         let with_block = |threads| LaunchConfig { block_dim: (threads, 1, 1), ..on_y(1) };
@@ -306,19 +243,5 @@ fn a_builder_that_launches_nothing_records_no_use() {
         guard.builder(&one, &look).read_items(&memory, 1);
         drop(memory);
         assert_eq!(races(), Vec::<String>::new());
-    });
-}
-
-#[test]
-fn more_arguments_than_parameters_are_counted() {
-    with_fake(&[], || {
-        let (_, guard, stream, function) = loaded_by_cudarc("fake_iota_y");
-        let mut out = poisoned(&stream, 8);
-        let mut launch = guard.builder(&stream, &function);
-        launch.batch(batch(8)).write_items(&mut out, 1).offset().length().length();
-        // SAFETY: nothing is launched.
-        let error = unsafe { launch.launch(on_y(8)) }.expect_err("one too many");
-        let (kernel, expected, given) = ("fake_iota_y".into(), 3, 4);
-        assert_eq!(error, LaunchError::Args(ArgsError::WrongCount { kernel, expected, given }));
     });
 }

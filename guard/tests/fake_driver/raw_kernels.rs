@@ -163,42 +163,6 @@ fn the_thread_s_current_context_is_the_same_afterwards() {
     });
 }
 
-#[test]
-fn a_refused_launch_leaves_the_current_context_too() {
-    with_fake(&[("GRIDGUARD_FAKE_DEVICES", "2")], || {
-        let context = CudaContext::new(0).expect("a device");
-        let function = function(&context, "fake_iota_y");
-        let other = CudaContext::new(1).expect("a second device");
-        other.bind_to_thread().expect("alive");
-        let (guard, kernel) = raw(&context, &function);
-        let args = RawArgs::new();
-        // SAFETY: nothing is launched, since the arguments are missing.
-        let refused = unsafe {
-            guard.launch_raw(&kernel, ptr::null_mut(), RawLaunch::Plan(&plan(&kernel, 8), &args))
-        };
-        let wrong = ArgsError::WrongCount { kernel: "fake_iota_y".into(), expected: 3, given: 0 };
-        assert_eq!(refused, Err(LaunchError::Args(wrong)));
-        assert_eq!(current(), Some(other.cu_ctx()));
-        assert_eq!(launches(), Vec::<String>::new());
-    });
-}
-
-#[test]
-fn a_plan_of_another_raw_kernel_is_refused() {
-    with_fake(&[], || {
-        let context = CudaContext::new(0).expect("a device");
-        let function = function(&context, "fake_iota_y");
-        let ((guard, ours), (_, theirs)) = (raw(&context, &function), raw(&context, &function));
-        let args = RawArgs::new();
-        // SAFETY: nothing is launched, since the plan is another kernel's.
-        let refused = unsafe {
-            guard.launch_raw(&ours, ptr::null_mut(), RawLaunch::Plan(&plan(&theirs, 8), &args))
-        };
-        let other = LaunchError::OtherKernel { kernel: "fake_iota_y".into() };
-        assert_eq!(refused, Err(other));
-    });
-}
-
 /// Launches `fake_iota_y` over 100 items, with the values of its parameters by address.
 fn by_address(
     (guard, kernel): (&Guard, &Kernel),
@@ -241,22 +205,5 @@ fn values_by_address_are_launched_or_the_request_is_refused() {
         let counts = guard.counts();
         assert_eq!((counts.launches, counts.rejections), (2, vec![(Rule::GridDimY, 1)]));
         assert!(launches()[1].ends_with("overlap=1"), "{:?}", launches());
-    });
-}
-
-#[test]
-fn a_driver_that_cannot_capture_dependent_launches_captures_ordinary_ones_by_address() {
-    with_fake(&[("GRIDGUARD_FAKE_DRIVER_VERSION", "12020")], || {
-        let context = CudaContext::new(0).expect("a device");
-        let function = function(&context, "fake_iota_y");
-        let (guard, kernel) = raw(&context, &function);
-        let stream = context.new_stream().expect("a stream");
-        let out = poisoned(&stream, 100);
-        let at = (&*stream, out.device_ptr(&stream).0);
-        stream
-            .begin_capture(sys::CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_RELAXED)
-            .expect("idle");
-        assert_eq!(by_address((&guard, &kernel), at, &rows(100).dependent()), Ok(1));
-        assert!(!launches()[0].contains("overlap"), "{:?}", launches());
     });
 }

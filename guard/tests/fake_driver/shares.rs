@@ -11,7 +11,7 @@ use gridguard_test_support::fake_driver::{
     Driver, launches, occupancy_queries, with_driver, with_fake,
 };
 
-use crate::kernels::{config, context, function, guard, kernel, loaded, raw, with_kernel};
+use crate::kernels::{context, function, guard, kernel, loaded, raw, with_kernel};
 
 /// Blocks of 32 threads that can be co-resident on 16 multiprocessors.
 const OF_SIXTEEN: u64 = 512;
@@ -33,11 +33,10 @@ fn takes_at_most(most: u64, stream: &Arc<CudaStream>) {
     };
     let function = function(context(&guard), "idle");
     let by_builder = |blocks: u64| {
-        let grid = u32::try_from(blocks).expect("few");
         let mut launch = guard.builder(stream, &function);
         launch.arg(&0_u64);
         // SAFETY: the function takes a number and does nothing.
-        unsafe { launch.launch_cooperative(config((grid, 1, 1), 32)) }.map(drop)
+        unsafe { launch.launch(cooperative(blocks)) }.map(drop)
     };
     let raw = raw(&guard, &function, Some("idle"));
     let by_handle = |blocks| {

@@ -80,7 +80,7 @@ fn a_tuned_launch_builder_is_planned_by_the_profile() {
             launch.write_items(&mut out, 1).offset().length();
             // SAFETY: the function takes these three.
             let launched = unsafe { launch.launch(config((1, 1000, 1), 128)) }.expect("legal");
-            assert_eq!(launched.launches, launches, "{columns} columns");
+            assert_eq!(launched, launches, "{columns} columns");
             assert_eq!(read(&stream, &out), iota(1000));
         }
         // The other shape is logged: the profile was asked at each launch.

@@ -5,15 +5,14 @@ mod codes;
 use core::ops::{Deref, DerefMut};
 use core::panic::Location;
 
-use cudarc::driver::{CudaEvent, CudaFunction, CudaStream, LaunchConfig, sys};
-use once_cell::unsync::OnceCell;
+use cudarc::driver::{CudaFunction, CudaStream, LaunchConfig};
 
 use crate::cuda::arguments::Args;
 use crate::cuda::error::{CudaError, LaunchError};
 use crate::cuda::kernel::Kernel;
 use crate::cuda::kernel::functions::{find_kernel, with_kernel};
 use crate::cuda::launch::Contract;
-use crate::cuda::launch::guarded::{GuardedCall, record_event};
+use crate::cuda::launch::guarded::GuardedCall;
 use crate::cuda::launch::planned::PlanInput;
 use crate::guard::Guard;
 use crate::launch::request::LaunchRequest;
@@ -31,18 +30,6 @@ pub struct LaunchBuilder<'a, F> {
     batch: Option<BatchAxis>,
     #[cfg(feature = "profile")]
     tuning: Option<Box<KernelTuning<'a>>>,
-    events: Option<sys::CUevent_flags>,
-}
-
-/// The result of a launch through a builder.
-#[derive(Debug)]
-#[non_exhaustive]
-pub struct Launched {
-    /// How many launches it took: one, or the number of chunks.
-    pub launches: u64,
-    /// Events before the first launch and after the last one, if
-    /// [`LaunchBuilder::record_kernel_launch`] asked for them.
-    pub events: Option<(CudaEvent, CudaEvent)>,
 }
 
 impl Guard {
@@ -50,7 +37,7 @@ impl Guard {
     /// [`batch`](LaunchBuilder::batch). `function` is a `CudaFunction`, or a [`Kernel`], whose launches are safe.
     ///
     /// The limits of a `CudaFunction` are queried at its first use and kept. The function's module stays loaded
-    /// for as long, see [`forget_module_of`](crate::cuda::forget_module_of).
+    /// for as long, see [`forget_functions`](crate::cuda::forget_functions).
     ///
     /// Launches of a `CudaFunction` are ordered as by cudarc's builder, through cudarc's events alone. A launch has at
     /// most [`MAX_ARGS`](crate::MAX_ARGS) arguments.
@@ -71,8 +58,8 @@ impl Guard {
     /// launch.batch(BatchAxis::new(Axis::Y, 15_360).blocks_per_item(5));
     /// launch.read_items(q, 5_120).write_items(out, 5_120).value(0.125_f32).length();
     /// // SAFETY: the function takes two pointers, a float and the number of items behind the pointers.
-    /// let launched = unsafe { launch.launch(config)? };
-    /// assert_eq!(launched.launches, 2);
+    /// let launches = unsafe { launch.launch(config)? };
+    /// assert_eq!(launches, 2);
     /// # Ok(())
     /// # }
     /// ```
@@ -89,7 +76,6 @@ impl Guard {
             batch: None,
             #[cfg(feature = "profile")]
             tuning: None,
-            events: None,
         }
     }
 }
@@ -108,37 +94,21 @@ impl<'a, F: Function> LaunchBuilder<'a, F> {
         self
     }
 
-    /// As cudarc's `record_kernel_launch`, around all chunks of a launch, once it is planned and checked.
-    pub const fn record_kernel_launch(&mut self, flags: sys::CUevent_flags) -> &mut Self {
-        self.events = Some(flags);
-        self
-    }
-
     #[inline]
     fn launch_with(
         &self,
         request: &LaunchRequest,
         call_site: &'static Location<'static>,
-    ) -> Result<Launched, LaunchError> {
-        let (args, batch, start) = (&self.args, self.batch.as_ref(), OnceCell::new());
+    ) -> Result<u64, LaunchError> {
+        let (args, batch) = (&self.args, self.batch.as_ref());
         let launch = |kernel: &Kernel| {
-            let (contract, start) = (F::CONTRACT, self.events.map(|flags| (flags, &start)));
-            let call = GuardedCall { kernel, args, contract, call_site, start };
+            let call = GuardedCall { kernel, args, contract: F::CONTRACT, call_site };
             let (tuning, limits) = (kernel.tuning(), kernel.limits());
             #[cfg(feature = "profile")]
             let tuning = self.tuning.as_deref().or(tuning);
             self.guard.launch_guarded(&call, PlanInput { request, batch, tuning, limits })
         };
-        let launched = self.function.with_kernel(args.stream(), launch);
-        let launches = launched.map_err(LaunchError::Unknown)??;
-        let events = match (self.events, start.into_inner()) {
-            (Some(flags), Some(start)) => {
-                let end = record_event(args.stream(), flags);
-                Some((start, end.map_err(|error| self.guard.count_failure(error))?))
-            }
-            _ => None,
-        };
-        Ok(Launched { launches, events })
+        self.function.with_kernel(args.stream(), launch).map_err(LaunchError::Unknown)?
     }
 }
 
@@ -157,29 +127,16 @@ impl<'a, F> DerefMut for LaunchBuilder<'a, F> {
 }
 
 impl LaunchBuilder<'_, Kernel> {
-    /// Plans and launches the kernel. `request` is cudarc's `LaunchConfig` or a [`LaunchRequest`].
+    /// Plans and launches the kernel, and returns the number of launches: one, or the chunks. `request` is cudarc's
+    /// `LaunchConfig` or a [`LaunchRequest`].
     ///
     /// # Errors
     ///
     /// As [`Guard::launch`].
     #[inline]
     #[track_caller]
-    pub fn launch(&mut self, request: impl Into<LaunchRequest>) -> Result<Launched, LaunchError> {
+    pub fn launch(&mut self, request: impl Into<LaunchRequest>) -> Result<u64, LaunchError> {
         self.launch_with(&request.into(), Location::caller())
-    }
-
-    /// As [`Self::launch`], of a cooperative launch, which is never split.
-    ///
-    /// # Errors
-    ///
-    /// As [`Self::launch`].
-    #[inline]
-    #[track_caller]
-    pub fn launch_cooperative(
-        &mut self,
-        request: impl Into<LaunchRequest>,
-    ) -> Result<Launched, LaunchError> {
-        self.launch_with(&request.into().cooperative(), Location::caller())
     }
 }
 
@@ -193,7 +150,8 @@ impl LaunchBuilder<'_, CudaFunction> {
         find_kernel(self.args.stream(), self.function)
     }
 
-    /// Plans and launches the function. `request` is cudarc's `LaunchConfig` or a [`LaunchRequest`].
+    /// Plans and launches the function, and returns the number of launches: one, or the chunks. `request` is cudarc's
+    /// `LaunchConfig` or a [`LaunchRequest`].
     ///
     /// # Safety
     ///
@@ -206,29 +164,8 @@ impl LaunchBuilder<'_, CudaFunction> {
     /// [`LaunchError::Unknown`] if the limits cannot be queried, and as [`Guard::launch`].
     #[inline]
     #[track_caller]
-    pub unsafe fn launch(
-        &mut self,
-        request: impl Into<LaunchRequest>,
-    ) -> Result<Launched, LaunchError> {
+    pub unsafe fn launch(&mut self, request: impl Into<LaunchRequest>) -> Result<u64, LaunchError> {
         self.launch_with(&request.into(), Location::caller())
-    }
-
-    /// As [`Self::launch`], of a cooperative launch, which is never split.
-    ///
-    /// # Safety
-    ///
-    /// As [`Self::launch`].
-    ///
-    /// # Errors
-    ///
-    /// As [`Self::launch`].
-    #[inline]
-    #[track_caller]
-    pub unsafe fn launch_cooperative(
-        &mut self,
-        request: impl Into<LaunchRequest>,
-    ) -> Result<Launched, LaunchError> {
-        self.launch_with(&request.into().cooperative(), Location::caller())
     }
 }
 

@@ -113,7 +113,6 @@ function_table! {
         green_ctx_get_dev_resource = "cuGreenCtxGetDevResource": fn(Handle, *mut DeviceResource, c_int) -> Status;
         stream_priority_range = "cuCtxGetStreamPriorityRange": fn(*mut c_int, *mut c_int) -> Status;
         func_get_name = "cuFuncGetName": fn(*mut *const c_char, Handle) -> Status;
-        func_get_module = "cuFuncGetModule": fn(*mut Handle, Handle) -> Status;
         kernel_get_function = "cuKernelGetFunction": fn(*mut Handle, Handle) -> Status;
         kernel_get_name = "cuKernelGetName": fn(*mut *const c_char, Handle) -> Status;
         logs_current = "cuLogsCurrent": fn(*mut c_uint, c_uint) -> Status;
@@ -288,18 +287,6 @@ impl Driver {
             (status == 0).then(|| unsafe { owned(name) }).flatten()
         });
         name.unwrap_or_else(|| "<unnamed>".to_owned())
-    }
-
-    /// The `CUmodule` of a `CUfunction`, if the driver can tell.
-    ///
-    /// # Safety
-    ///
-    /// `function` is a loaded function.
-    pub(crate) unsafe fn module_of(&self, function: Handle) -> Option<Handle> {
-        let mut module = core::ptr::null_mut();
-        // SAFETY: the handle is alive, by this function's contract; the pointer is to a live handle.
-        let status = unsafe { (self.func_get_module?)(&raw mut module, function) };
-        (status == 0 && !module.is_null()).then_some(module)
     }
 
     /// The context that is current on this thread, if any.

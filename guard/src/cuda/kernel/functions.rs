@@ -8,7 +8,7 @@ use cudarc::driver::{CudaFunction, CudaStream};
 use hashbrown::HashMap;
 use parking_lot::RwLock;
 
-use crate::cuda::driver::symbols::{Driver, Handle};
+use crate::cuda::driver::symbols::Driver;
 use crate::cuda::error::CudaError;
 use crate::cuda::kernel::Kernel;
 
@@ -43,35 +43,19 @@ type Handles = (usize, usize);
 /// Drops every function that a [`LaunchBuilder`](crate::cuda::LaunchBuilder) has launched, so that their modules
 /// can be unloaded. They are queried again at their next use.
 pub fn forget_functions() {
-    forget_if(|_| true);
-}
-
-/// As [`forget_functions`], but only for the module of `function`. With drivers that cannot name a function's module,
-/// `function` alone is dropped.
-pub fn forget_module_of(function: &CudaFunction) {
-    let function: Handle = function.cu_function().cast();
-    let Ok(driver) = Driver::get() else {
-        return;
-    };
-    // SAFETY: the caller holds `function`, and the map holds the others: all are loaded.
-    let module_of = |function| unsafe { driver.module_of(function) };
-    let module = module_of(function);
-    forget_if(|kernel| {
-        let other = kernel.inner.function;
-        other == function || module.is_some() && module == module_of(other)
-    });
-}
-
-fn forget_if(is_forgotten: impl Fn(&Kernel) -> bool) {
     let mut known = KNOWN.write();
-    let functions: Vec<_> = known.extract_if(|_, kernel| is_forgotten(kernel)).collect();
-    if functions.is_empty() {
-        return;
-    }
-    // Before a function is unloaded and its handle reused.
-    FORGOTTEN.fetch_add(1, Ordering::Release);
+    let functions = forget(&mut known);
     drop(known);
+    // Dropping unloads modules, so it happens without the lock.
     drop(functions);
+}
+
+/// Empties the table, whose lock the caller holds. Counted before a function is unloaded and its handle reused.
+fn forget(known: &mut HashMap<Handles, Kernel>) -> HashMap<Handles, Kernel> {
+    if !known.is_empty() {
+        FORGOTTEN.fetch_add(1, Ordering::Release);
+    }
+    core::mem::take(known)
 }
 
 /// Calls `f` with the kernel of `function`, without touching its reference count if this thread has
@@ -130,15 +114,12 @@ fn add(handles: Handles, kernel: Kernel) -> (Kernel, u64) {
     let mut known = KNOWN.write();
     let mut forgotten = HashMap::new();
     if known.len() >= MAX_KEPT_FUNCTIONS && !known.contains_key(&handles) {
-        forgotten = core::mem::take(&mut *known);
-        // Counted under the lock, as in `forget_if`.
-        FORGOTTEN.fetch_add(1, Ordering::Release);
+        forgotten = forget(&mut known);
     }
     // Two threads may get here at once; the first one's kernel stays.
     let kernel = known.entry(handles).or_insert(kernel).clone();
     let added = (kernel, FORGOTTEN.load(Ordering::Relaxed));
     drop(known);
-    // Dropping unloads modules, so it happens without the lock.
     drop(forgotten);
     added
 }

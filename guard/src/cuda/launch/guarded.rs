@@ -3,12 +3,11 @@
 use core::panic::Location;
 use std::sync::Arc;
 
-use cudarc::driver::{CudaContext, CudaEvent, CudaStream, sys};
-use once_cell::unsync::OnceCell;
+use cudarc::driver::CudaContext;
 
 use crate::cuda::arguments::Args;
 use crate::cuda::arguments::uses::InUse;
-use crate::cuda::driver::library::{CAPTURE_ERRORS, from_cudarc, handle};
+use crate::cuda::driver::library::{CAPTURE_ERRORS, handle};
 use crate::cuda::driver::symbols::Handle;
 use crate::cuda::error::{LaunchError, Launches};
 use crate::cuda::kernel::{Inner, Kernel};
@@ -25,8 +24,6 @@ pub(crate) struct GuardedCall<'c, 'a> {
     pub(crate) args: &'c Args<'a>,
     pub(crate) contract: Contract,
     pub(crate) call_site: &'static Location<'static>,
-    /// Where to put an event that is recorded before the first launch.
-    pub(crate) start: Option<(sys::CUevent_flags, &'c OnceCell<CudaEvent>)>,
 }
 
 impl Guard {
@@ -59,7 +56,7 @@ impl Guard {
         args: Args<'_>,
     ) -> Result<u64, LaunchError> {
         let (contract, call_site) = (Contract::Declared, Location::caller());
-        let call = GuardedCall { kernel, args: &args, contract, call_site, start: None };
+        let call = GuardedCall { kernel, args: &args, contract, call_site };
         match launch.into() {
             Launch::Plan(plan) => self.launch_plan(&call, plan),
             Launch::Request(request, batch) => {
@@ -167,7 +164,6 @@ impl Call for GuardedCall<'_, '_> {
     #[inline(always)]
     fn submit(&self, guard: &Guard, launches: ValidLaunches<'_>) -> Launches {
         let (stream, _in_use) = guard.bind(self)?;
-        self.record_start()?;
         // SAFETY: `bind` returned the stream, and its uses have begun.
         let submission = unsafe { guard.submission(self, stream, &self.args.list) };
         self.end(submission.submit(launches))
@@ -175,31 +171,12 @@ impl Call for GuardedCall<'_, '_> {
 }
 
 impl GuardedCall<'_, '_> {
-    /// Records the event before the first launch, if the caller wants it.
-    #[inline]
-    pub(crate) fn record_start(&self) -> Result<(), LaunchError> {
-        if let Some((flags, start)) = self.start {
-            start.get_or_try_init(|| record_event(self.args.stream(), flags))?;
-        }
-        Ok(())
-    }
-
     /// Ends the uses of the arguments' memory.
     #[inline]
     pub(crate) fn end(&self, launched: Launches) -> Launches {
         let has_captured = self.args.uses().end();
         if has_captured && launched.is_ok() { Err(self.kernel.captured().into()) } else { launched }
     }
-}
-
-/// A new event, recorded on `stream`.
-#[cold]
-pub(crate) fn record_event(
-    stream: &CudaStream,
-    flags: sys::CUevent_flags,
-) -> Result<CudaEvent, LaunchError> {
-    let failed = |error| from_cudarc(Some(stream.context()), "cuEventRecord", error).into();
-    stream.record_event(Some(flags)).map_err(failed)
 }
 
 /// The error of a launch that would be captured without the caller's promise.

@@ -72,7 +72,6 @@ impl Guard {
             plan.launch = plan.launch.independent();
             let address = workspace.as_ref().map_or(WORKSPACE_ALIGNMENT, |memory| memory.address);
             let values = template.with_workspace_at(address);
-            call.record_start()?;
             // SAFETY: `bind` returned the stream, whose uses have not ended. The workspace has the bytes that the
             // batch declares, and is freed in the order of the stream.
             let submission = unsafe { self.submission(call, stream, &values) };
