@@ -72,13 +72,6 @@ fn a_file_cut_anywhere_is_refused() {
 }
 
 #[test]
-fn a_file_of_another_machine_is_unknown() {
-    let mut bytes = elf();
-    bytes[18] = 62;
-    assert!(matches!(check(bytes.clone()), Err(ImageError::Unknown { .. })));
-}
-
-#[test]
 fn sections_past_16_bits_are_counted_by_the_first_of_them() {
     let mut bytes = elf();
     bytes[60] = 0;
@@ -91,14 +84,6 @@ fn sections_past_16_bits_are_counted_by_the_first_of_them() {
     assert!(matches!(error, ImageError::Damaged { part: HEADER, value: 5, .. }), "{error}");
     bytes[PLACES[3] + 32..PLACES[3] + 40].fill(0xff);
     let error = check(bytes.clone()).expect_err("more sections than bytes");
-    assert!(matches!(error, ImageError::Truncated { part: TABLE, .. }), "{error}");
-}
-
-#[test]
-fn a_table_past_the_end_is_refused() {
-    let mut bytes = elf();
-    bytes[40..48].fill(0xff);
-    let error = check(bytes.clone()).expect_err("past the end");
     assert!(matches!(error, ImageError::Truncated { part: TABLE, .. }), "{error}");
 }
 
@@ -199,15 +184,4 @@ fn a_segment_that_does_not_fit_its_memory_is_refused() {
     bytes[at + 40] = 8;
     let what = "size in memory";
     assert_eq!(check(bytes), Err(ImageError::Damaged { part: "segment", what, value: 8 }));
-}
-
-#[test]
-fn a_file_with_any_byte_changed_is_taken_or_refused() {
-    for at in 0..elf().len() {
-        for byte in [0, 1, 2, 0x7f, 0x80, 0xff] {
-            let mut bytes = elf();
-            bytes[at] = byte;
-            let _ = check(bytes.clone());
-        }
-    }
 }

@@ -246,32 +246,6 @@ fn an_update_changes_the_existing_entries() {
     assert_eq!(left, document([entry("sum", 1, 1)]));
 }
 
-#[test]
-fn a_conflict_is_reported_and_the_later_entry_is_kept() {
-    let folder = tempfile::tempdir().expect("a folder");
-    let path = folder.path().join("any.ron");
-    publish(&path, &document([entry("copy", 1, 2)])).expect("published");
-    let published = publish(&path, &document([entry("copy", 1, 1)])).expect("published");
-    assert_eq!((published.outcome.len(), published.entries), (1, 1));
-    let kept = load(&path).expect("reads").expect("is there").document;
-    assert_eq!(kept, document([entry("copy", 1, 2)]));
-}
-
-#[cfg(unix)]
-#[test]
-fn a_pipe_as_lock_file_is_refused_without_waiting_for_a_reader() {
-    let folder = tempfile::tempdir().expect("a folder");
-    let path = folder.path().join("p.ron");
-    let lock = folder.path().join("p.ron.lock");
-    assert!(Command::new("mkfifo").arg(lock).status().expect("mkfifo runs").success());
-    let refused =
-        publish(&path, &document([entry("copy", 1, 1)])).expect_err("no regular file to lock");
-    assert!(matches!(refused.kind(), ProfileErrorKind::Write(_)), "{refused}");
-    let reason = " (opening its lock file): it is not a regular file";
-    assert!(refused.to_string().ends_with(reason), "{refused}");
-    assert!(!path.exists());
-}
-
 #[cfg(unix)]
 #[test]
 fn a_link_as_lock_file_is_refused_and_what_it_leads_to_is_unchanged() {

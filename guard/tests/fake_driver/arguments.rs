@@ -2,10 +2,10 @@
 
 use cudarc::driver::CudaSlice;
 use gridguard::cuda::{Args, Kernel, LaunchError};
-use gridguard::{ArgsError, Axis, BatchAxis, Choice, Dim3, Guard, LaunchRequest, MAX_ARGS, Plan};
+use gridguard::{ArgsError, Axis, BatchAxis, Dim3, Guard, LaunchRequest, MAX_ARGS, Plan};
 use gridguard_test_support::fake_driver::{launches, with_fake};
 
-use crate::kernels::{context, loaded, plan_along, poisoned, with_kernel};
+use crate::kernels::{loaded, plan_along, poisoned, with_kernel};
 
 /// What is wrong with the arguments that `fill` gives to a launch over `items` items, with memory for
 /// `elements`. Nothing was launched with them.
@@ -57,55 +57,6 @@ fn arguments_that_do_not_fit_are_refused_with_the_first_that_does_not() {
 }
 
 #[test]
-fn a_32_bit_offset_into_a_batch_past_32_bits_is_refused() {
-    with_kernel(&[], "fake_iota_x", |guard, kernel, stream| {
-        let items = 1 << 32;
-        let batch = BatchAxis::new(Axis::X, items).items_per_block(4);
-        let request = LaunchRequest::new(Dim3::new(items / 4, 1, 1), Dim3::ONE);
-        let plan = Plan::new(&request, Some(&batch), kernel.limits(), Choice::AUTOMATIC)
-            .expect("x takes 2^30 blocks");
-        let mut args = Args::new(&stream);
-        args.value(0_u64).offset_as::<u32>().length();
-        let wrong = ArgsError::ItemsPast32Bits { index: 1, signed: false, items };
-        assert_eq!(refusal_of(&guard, &kernel, &plan, args), wrong);
-    });
-}
-
-/// The result of a launch of `idle`, which takes a value, over `items` items, `shared` of them in a
-/// block, in chunks of at most `chunk`.
-fn launch_idle(
-    (items, shared, chunk): (u64, u64, u64),
-    fill: impl FnOnce(&mut Args<'_>),
-) -> Result<u64, LaunchError> {
-    let (guard, kernel, _) = loaded("idle");
-    let batch = BatchAxis::new(Axis::X, items).items_per_block(shared);
-    let request = LaunchRequest::new(Dim3::new(items.div_ceil(shared), 1, 1), Dim3::ONE);
-    let plan = Plan::new(&request, Some(&batch), kernel.limits(), Choice::at_most(chunk))
-        .expect("legal in chunks");
-    let stream = context(&guard).default_stream();
-    let mut args = Args::new(&stream);
-    fill(&mut args);
-    guard.launch(&kernel, &plan, args)
-}
-
-#[test]
-fn the_total_of_a_batch_whose_blocks_share_items_is_refused_in_chunks() {
-    with_fake(&[], || {
-        let refused = launch_idle((101, 4, 40), |args| _ = args.value(101_u64));
-        let wrong = ArgsError::TotalInChunks { index: 0, items: 101 };
-        assert_eq!(refused, Err(LaunchError::Args(wrong)));
-        assert_eq!(launches().len(), 0);
-        // In one launch it is the number of items, and a block of one item never has fewer.
-        assert_eq!(launch_idle((101, 4, 101), |args| _ = args.value(101_u64)), Ok(1));
-        assert_eq!(launch_idle((101, 1, 40), |args| _ = args.value(101_u64)), Ok(3));
-        assert_eq!(launch_idle((101, 4, 40), |args| _ = args.value(100_u64)), Ok(3));
-        assert_eq!(launch_idle((101, 4, 40), |args| _ = args.constant(101_u64)), Ok(3));
-        assert_eq!(launch_idle((101, 4, 40), |args| _ = args.length()), Ok(3));
-        assert_eq!(launch_idle((0, 4, 40), |args| _ = args.value(0_u64)), Ok(0));
-    });
-}
-
-#[test]
 fn a_workspace_that_may_split_the_launch_refuses_the_total_of_the_batch_too() {
     with_kernel(&[], "fake_spill_y", |guard, kernel, stream| {
         let batch = BatchAxis::new(Axis::Y, 10).items_per_block(4).workspace(8, 1 << 20);
@@ -116,23 +67,6 @@ fn a_workspace_that_may_split_the_launch_refuses_the_total_of_the_batch_too() {
         let refused = guard.launch(&kernel, (&request, &batch), args);
         let wrong = ArgsError::TotalInChunks { index: 2, items: 10 };
         assert_eq!(refused, Err(LaunchError::Args(wrong)));
-    });
-}
-
-#[test]
-fn items_are_refused_where_no_batch_says_how_many_there_are() {
-    with_kernel(&[], "fake_iota_y", |guard, kernel, stream| {
-        // Room for one item, and a grid that writes eight.
-        let mut out = poisoned(&stream, 1);
-        let request = LaunchRequest::new(Dim3::new(1, 8, 1), Dim3::ONE);
-        let plan = Plan::new(&request, None, kernel.limits(), Choice::AUTOMATIC).expect("legal");
-        let mut args = Args::new(&stream);
-        args.write_items(&mut out, 1).value(0_u64).value(8_u64);
-        assert_eq!(refusal_of(&guard, &kernel, &plan, args), ArgsError::NoBatch { index: 0 });
-        let mut args = Args::new(&stream);
-        args.write(&mut out).value(0_u64).length();
-        let refused = guard.launch(&kernel, &request, args);
-        assert_eq!(refused, Err(LaunchError::Args(ArgsError::NoBatch { index: 2 })));
     });
 }
 

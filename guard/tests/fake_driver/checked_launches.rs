@@ -1,15 +1,12 @@
 //! Checked launches: each is synchronised at once, so that an error names the faulting one.
 #![allow(unsafe_code, reason = "cudarc's event tracking is switched unsafely, and raw launches")]
 
-use cudarc::driver::CudaContext;
 use cudarc::driver::sys::{CUgraphInstantiate_flags, CUstreamCaptureMode};
-use gridguard::cuda::{FaultSuspects, RawLaunch, capture_launches};
-use gridguard::{Axis, Choice, Dim3, Guard, LaunchRequest, Plan, RawArgs};
+use gridguard::cuda::{FaultSuspects, capture_launches};
+use gridguard::{Axis, Guard};
 use gridguard_test_support::fake_driver::{launches, with_fake};
 
-use crate::kernels::{
-    context, function, guard, guard_of, kernel, launch_iota, plan_along, poisoned, raw,
-};
+use crate::kernels::{context, guard, kernel, launch_iota, plan_along, poisoned};
 use crate::late_errors::{FAULT, idle, stopped, suspects};
 
 #[test]
@@ -78,27 +75,5 @@ fn captured_launches_are_counted_instead_of_synchronised() {
         assert!(graph.is_some());
         assert_eq!(launch_iota(&guard, &kernel, &plan, &stream, &mut out), Ok(2));
         assert_eq!((guard.counts().checked, guard.counts().unchecked_in_capture), (2, 2));
-    });
-}
-
-#[test]
-fn the_environment_turns_checks_on_for_raw_launches() {
-    with_fake(&[(FAULT, "0"), ("GRIDGUARD_SYNC", "1")], || {
-        let context = CudaContext::new(0).expect("a device");
-        let function = function(&context, "wide");
-        let guard = guard_of(&context);
-        let raw = raw(&guard, &function, Some("by handle"));
-        let request = LaunchRequest::new(Dim3::ONE, Dim3::new(32, 1, 1));
-        let plan = Plan::new(&request, None, raw.limits(), Choice::AUTOMATIC).expect("legal");
-        // SAFETY: null is the default stream, and the function takes nothing.
-        let launched = unsafe {
-            guard.launch_raw(&raw, std::ptr::null_mut(), RawLaunch::Plan(&plan, &RawArgs::new()))
-        };
-        let (_, error) = stopped(launched.expect_err("at fault"));
-        assert!(
-            matches!(error.suspects(), Some(FaultSuspects::Launch(_))),
-            "{:?}",
-            error.suspects()
-        );
     });
 }

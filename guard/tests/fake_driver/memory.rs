@@ -51,14 +51,6 @@ fn a_workspace_that_does_not_fit_is_halved_until_it_does() {
 }
 
 #[test]
-fn a_workspace_that_fits_is_one_launch() {
-    with_guard(&[], |guard| {
-        let (run, written) = spill(&guard, &kernel(&guard, "fake_spill_y"));
-        assert_eq!((run, launches().len(), written), (Ok(1), 1, iota(ITEMS)));
-    });
-}
-
-#[test]
 fn an_allocation_that_fails_for_another_reason_ends_the_run() {
     let settings = [("GRIDGUARD_FAKE_FAIL_ALLOC", "1"), ("GRIDGUARD_FAKE_FAIL_ALLOC_CODE", "999")];
     with_guard(&settings, |guard| {

@@ -1,13 +1,13 @@
 //! Co-resident blocks: queried once, for launches that need it.
 
-use gridguard::cuda::{Args, LaunchError, RawLaunch};
-use gridguard::{Choice, Dim3, LaunchRequest, OccupancyLimits, Plan, Rule};
+use gridguard::cuda::{Args, LaunchError};
+use gridguard::{Dim3, LaunchRequest, OccupancyLimits, Rule};
 use gridguard_test_support::allocator::allocations_of;
 use gridguard_test_support::fake_driver::{
     Driver, launches, occupancy_queries, set_attributes, with_driver, with_fake,
 };
 
-use crate::kernels::{config, context, function, guard, kernel, raw, with_guard, with_kernel};
+use crate::kernels::{config, context, function, guard, kernel, with_guard, with_kernel};
 use crate::optional_features::launch_idle;
 
 /// Blocks of 32 threads that can be co-resident on an H200: 32 on each of 132 multiprocessors.
@@ -208,33 +208,5 @@ fn an_old_driver_knows_blocks_but_no_clusters() {
         let blocks = OccupancyLimits { blocks: Some(SMALL_BLOCKS), cluster_blocks: None };
         assert_eq!(kernel.occupancy(&request), Ok(blocks));
         assert_eq!(kernel.occupancy(&request.cluster(Dim3::new(2, 1, 1))), Ok(blocks));
-    });
-}
-
-#[test]
-#[allow(unsafe_code, reason = "launches as cudarc and C++ make them")]
-fn launch_builders_and_raw_handles_are_checked_too() {
-    with_guard(&[], |guard| {
-        let context = context(&guard);
-        let function = function(context, "clustered");
-        let stream = context.default_stream();
-        let mut launch = guard.builder(&stream, &function);
-        // SAFETY: the function takes nothing.
-        let error =
-            unsafe { launch.launch_cooperative(config((4226, 1, 1), 32)) }.expect_err("too many");
-        assert_eq!(rules(error), [Rule::CooperativeResidency]);
-        // SAFETY: the function takes nothing.
-        let launched = unsafe { launch.launch(config((4226, 1, 1), 32)) };
-        assert!(launched.is_ok(), "without a barrier it runs");
-
-        let raw = raw(&guard, &function, Some("clustered"));
-        let request = blocks_of(32, 4226).cooperative();
-        assert_eq!(raw.occupancy(&request).expect("the query succeeds").blocks, Some(SMALL_BLOCKS));
-        let plan = Plan::new(&request, None, raw.limits(), Choice::AUTOMATIC).expect("a plan");
-        let args = gridguard::RawArgs::new();
-        // SAFETY: the default stream is of the current context, and the function takes nothing.
-        let error =
-            unsafe { guard.launch_raw(&raw, std::ptr::null_mut(), RawLaunch::Plan(&plan, &args)) };
-        assert_eq!(rules(error.expect_err("too many")), [Rule::CooperativeResidency]);
     });
 }

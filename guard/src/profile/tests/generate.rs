@@ -158,15 +158,11 @@ pub(super) fn overlapping() -> impl Strategy<Value = Document> {
         });
     let environment = prop_oneof![Just("12.9"), Just("13.0")];
     (vec(entry, 0..6), environment, vec(name(), 0..2)).prop_map(|(entries, driver, aliases)| {
-        let environment = Environment { driver: driver.into(), ..environment_of_tests() };
+        let environment = Environment { driver: driver.into(), ..super::environment() };
         let mut document = Document::new(device(), environment).with_aliases(aliases);
         for entry in entries {
             document.insert(entry).expect("within the limits");
         }
         document
     })
-}
-
-fn environment_of_tests() -> Environment {
-    environment()
 }

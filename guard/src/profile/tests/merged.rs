@@ -20,17 +20,6 @@ proptest! {
     }
 
     #[test]
-    fn the_grouping_of_merges_does_not_matter(
-        a in overlapping(),
-        b in overlapping(),
-        c in overlapping(),
-    ) {
-        let left = merged(&merged(&a, &b).0, &c).0;
-        let right = merged(&a, &merged(&b, &c).0).0;
-        prop_assert_eq!(left.to_ron(), right.to_ron());
-    }
-
-    #[test]
     fn a_merge_with_itself_changes_nothing(one in overlapping()) {
         let (twice, conflicts) = merged(&one, &one);
         prop_assert_eq!(&twice, &one);
