@@ -5,15 +5,12 @@ use std::collections::HashSet;
 
 use bytemuck::Pod;
 
-use crate::buffer::saturated;
-use crate::buffer::{Access, Buffer, BufferId, BufferSpec, Extent, Role};
+use crate::buffer::{Access, Buffer, BufferId, BufferSpec, Extent, Role, saturated};
 use crate::definition::{Definition, StageLaunch, StageSpec, next_id};
 use crate::error::Error;
 use crate::layout::{Layout, SCRATCH_ALIGNMENT};
 use crate::pipeline::{Pipeline, StageWork};
-use gridguard::BatchAxis;
-use gridguard::LaunchLimits;
-use gridguard::LaunchRequest;
+use gridguard::{BatchAxis, LaunchLimits, LaunchRequest};
 
 /// The name of the launch parameter that every pipeline has: its chunks in flight.
 pub const IN_FLIGHT: &str = "in_flight";
@@ -133,8 +130,8 @@ impl<'a> PipelineBuilder<'a> {
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::Declaration`](crate::ErrorKind) if a stage reads a buffer that no stage wrote, writes one that another chunk reads,
-    /// or a declaration contradicts another.
+    /// [`ErrorKind::Declaration`](crate::ErrorKind) if a stage reads a buffer that no stage wrote, writes one that
+    /// another chunk reads, or a declaration contradicts another.
     pub fn build(self) -> Result<Pipeline<'a>, Error> {
         let Self { mut definition, work, mistake } = self;
         if let Some(mistake) = mistake {

@@ -4,9 +4,7 @@ use core::sync::atomic::{AtomicU64, Ordering};
 
 use crate::buffer::{Access, BufferId, BufferSpec, Role};
 use crate::layout::Layout;
-use gridguard::BatchAxis;
-use gridguard::LaunchLimits;
-use gridguard::LaunchRequest;
+use gridguard::{BatchAxis, LaunchLimits, LaunchRequest};
 
 /// Everything about a pipeline except the work of its stages.
 #[derive(Clone, Debug, Default)]

@@ -14,10 +14,8 @@ use crate::layout::SCRATCH_ALIGNMENT;
 use crate::pipeline::{ON_HOST, Pipeline, StageWork};
 use crate::plan::PipelinePlan;
 use crate::progress::PipelineRun;
-use crate::run::catch_panic;
-use crate::run::{Backend, ChunkFailure, Run, run};
-use gridguard::Chunk;
-use gridguard::Guard;
+use crate::run::{Backend, ChunkFailure, Run, catch_panic, run};
+use gridguard::{Chunk, Guard};
 
 impl<'a> PipelineBuilder<'a> {
     /// Adds a stage on the host after the stages before it. `call` gets the chunk and views of the buffers

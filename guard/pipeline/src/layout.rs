@@ -3,8 +3,7 @@
 
 use core::cmp::Reverse;
 
-use crate::buffer::saturated;
-use crate::buffer::{BufferSpec, Extent};
+use crate::buffer::{BufferSpec, Extent, saturated};
 
 /// The alignment in bytes of every scratch buffer, which CUDA guarantees for its allocations.
 pub(crate) const SCRATCH_ALIGNMENT: u64 = 256;

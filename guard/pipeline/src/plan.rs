@@ -3,18 +3,14 @@
 use core::fmt;
 use core::iter::FusedIterator;
 
-use crate::buffer::BufferSpec;
-use crate::buffer::saturated;
+use crate::buffer::{BufferSpec, saturated};
 use crate::definition::{Definition, StageLaunch, StageSpec, next_id};
 use crate::error::{Error, ErrorKind};
 use crate::pipeline::Pipeline;
-use gridguard::BatchAxis;
-use gridguard::LaunchLimits;
-use gridguard::LaunchRequest;
-use gridguard::Violations;
-use gridguard::{Choice, Strategy};
-use gridguard::{Chunk, Chunks};
-use gridguard::{Plan, PlannedLaunch};
+use gridguard::{
+    BatchAxis, Choice, Chunk, Chunks, LaunchLimits, LaunchRequest, Plan, PlannedLaunch, Strategy,
+    Violations,
+};
 
 /// The limits of a run of a pipeline.
 ///

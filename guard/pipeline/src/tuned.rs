@@ -9,9 +9,7 @@ use crate::error::{Error, ErrorKind};
 use crate::pipeline::Pipeline;
 use crate::plan::{Budget, PipelinePlan};
 use gridguard::Guard;
-use gridguard::profile::Match;
-use gridguard::profile::TunedChoice;
-use gridguard::profile::{Entry, Key, Objective, Policy, StoredChoice};
+use gridguard::profile::{Entry, Key, Match, Objective, Policy, StoredChoice, TunedChoice};
 
 /// A plan, and the entry of a profile that it follows: [`Pipeline::plan_tuned`].
 #[derive(Clone, Debug)]

@@ -4,16 +4,14 @@ use std::sync::Arc;
 
 use cudarc::driver::{CudaSlice, CudaStream, PinnedHostSlice};
 
-use crate::buffer::Buffer;
-use crate::buffer::saturated;
+use crate::buffer::{Buffer, saturated};
 use crate::cuda::views::DeviceRange;
 use crate::definition::Definition;
 use crate::error::Error;
 use crate::memory::BoundMemory;
 use crate::progress::Monitor;
 use gridguard::MAX_ARGS;
-use gridguard::cuda::MemoryUses;
-use gridguard::cuda::{Memory, MemoryMut};
+use gridguard::cuda::{Memory, MemoryMut, MemoryUses};
 
 /// The memory and the streams of one run of a pipeline on a device: for [`Pipeline::run`](crate::Pipeline::run).
 ///

@@ -10,13 +10,8 @@ use crate::cuda::views::{Argument, Call, DeviceViews};
 use crate::error::{Error, StageResult};
 use crate::pipeline::StageWork;
 use crate::product::{ProductBuffers, ProductElement, ProductShape, ProductStage};
-use gridguard::BatchAxis;
-use gridguard::Chunk;
-use gridguard::Guard;
-use gridguard::LaunchRequest;
-use gridguard::RawArgs;
 use gridguard::cuda::Kernel;
-use gridguard::{Count, Scalar};
+use gridguard::{BatchAxis, Chunk, Guard, LaunchRequest, RawArgs, Scalar};
 
 impl<'a> PipelineBuilder<'a> {
     /// Adds a stage after the stages before it that launches `kernel`, for the whole batch by `request`.
@@ -80,7 +75,8 @@ impl<'a> PipelineBuilder<'a> {
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::Product`](crate::ErrorKind) if the library cannot be used, or the sizes of the buffers differ from the shape.
+    /// [`ErrorKind::Product`](crate::ErrorKind) if the library cannot be used, or the sizes of the buffers differ from
+    /// the shape.
     pub fn product<T: ProductElement>(
         &mut self,
         name: impl Into<String>,
@@ -133,22 +129,12 @@ impl<'a> StageBuilder<'_, 'a> {
 
     /// As [`RawArgs::offset`].
     pub fn offset(self) -> Self {
-        self.offset_as::<u64>()
-    }
-
-    /// As [`RawArgs::offset_as`].
-    pub fn offset_as<T: Count>(self) -> Self {
-        self.argument(|arguments| _ = arguments.offset_as::<T>())
+        self.argument(|arguments| _ = arguments.offset())
     }
 
     /// As [`RawArgs::length`].
     pub fn length(self) -> Self {
-        self.length_as::<u64>()
-    }
-
-    /// As [`RawArgs::length_as`].
-    pub fn length_as<T: Count>(self) -> Self {
-        self.argument(|arguments| _ = arguments.length_as::<T>())
+        self.argument(|arguments| _ = arguments.length())
     }
 
     /// As [`RawArgs::parts`].

@@ -10,8 +10,9 @@ use crate::buffer::saturated;
 use crate::error::Error;
 use crate::product::cublaslt::{HeuristicResult, Status};
 use crate::product::library::{LibraryHandle, Object, unusable};
-use crate::product::shape::ALIGNMENT;
-use crate::product::shape::{MAX_SIZE, OPERANDS, Operands, ProductElement, ProductShape};
+use crate::product::shape::{
+    ALIGNMENT, MAX_SIZE, OPERANDS, Operands, ProductElement, ProductShape,
+};
 use gridguard::Guard;
 
 /// cuBLASLt's algorithms for a product of one shape on one device, to tune them.

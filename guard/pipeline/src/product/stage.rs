@@ -10,8 +10,9 @@ use crate::buffer::{Buffer, BufferId, Extent};
 use crate::error::Error;
 use crate::product::algorithms::{Product, no_such_algorithm};
 use crate::product::library::LibraryHandle;
-use crate::product::shape::ALIGNMENT;
-use crate::product::shape::{MAX_SIZE, OPERANDS, Operands, ProductElement, ProductShape};
+use crate::product::shape::{
+    ALIGNMENT, MAX_SIZE, OPERANDS, Operands, ProductElement, ProductShape,
+};
 use gridguard::Guard;
 
 /// The buffers of a product. x, residual and out are per item, the others the same for every chunk.

@@ -3,8 +3,7 @@
 use crate::product::algorithms::Product;
 use crate::product::shape::ProductShape;
 use gridguard::Guard;
-use gridguard::profile::Match;
-use gridguard::profile::{Key, Objective, Policy};
+use gridguard::profile::{Key, Match, Objective, Policy};
 
 impl Product {
     /// The key of the product's entries in profiles. [`Key::source`] is the library's version, because
