@@ -1,102 +1,24 @@
 //! Pipelines on a device: kernels and calls, on one stream and on several.
-#![allow(unsafe_code, reason = "a stage copies memory through the driver")]
+#![allow(unsafe_code, reason = "events are not tracked during a capture")]
 
 use core::ops::ControlFlow;
-use std::sync::Arc;
 
 use cudarc::driver::sys::CUstreamCaptureMode;
-use cudarc::driver::{CudaSlice, CudaStream};
-use gridguard::cuda::Kernel;
-use gridguard::{Axis, Chunk, DeviceLimits, Guard};
-use gridguard_pipeline::{
-    Budget, Buffer, DeviceMemory, DeviceViews, Error, ErrorKind, Pipeline, PipelineRun, Progress,
-    StageResult,
-};
+use gridguard::{Axis, DeviceLimits, Guard};
+use gridguard_pipeline::{Budget, DeviceMemory, ErrorKind, Pipeline, Progress};
 use gridguard_test_support::fake_driver::{launches, races, with_fake};
 
 use crate::kernels::{
     POISON, context, guard, iota, items_along, kernel, launched_arguments, poisoned, read,
 };
-
-pub(crate) const ITEMS: u64 = 100;
-/// Bytes an item of the two scratch buffers.
-const WIDTH: u64 = 16;
-const GLOBAL: CUstreamCaptureMode = CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_GLOBAL;
-
-/// Writes the number of each item to two scratch buffers, and copies one of them to the output.
-pub(crate) struct Spilling<'a> {
-    pub(crate) pipeline: Pipeline<'a>,
-    pub(crate) out: Buffer<u64>,
-}
-
-pub(crate) fn spilling<'a>(
-    kernel: &Kernel,
-    before: impl FnMut(&Arc<CudaStream>, &Chunk) -> StageResult + Send + 'a,
-) -> Spilling<'a> {
-    let mut builder = Pipeline::builder(ITEMS);
-    let (one, two) = (builder.scratch::<u64>("one", 1), builder.scratch::<u64>("two", 1));
-    let out = builder.output::<u64>("out", 1);
-    let (request, batch) = items_along(Axis::Y, ITEMS);
-    builder.kernel("spill", kernel, request, batch).write(one).offset().length().write(two);
-    let mut before = before;
-    let copy = move |stream: &Arc<CudaStream>, chunk: &Chunk, views: &DeviceViews<'_>| {
-        before(stream, chunk)?;
-        copy(stream, chunk, views, two, out)
-    };
-    builder.call("copy", copy).read(two).write(out);
-    Spilling { pipeline: builder.build().expect("two stages"), out }
-}
-
-fn copy(
-    stream: &CudaStream,
-    chunk: &Chunk,
-    views: &DeviceViews<'_>,
-    from: Buffer<u64>,
-    to: Buffer<u64>,
-) -> StageResult {
-    let (from, to) = (views.read(from)?, views.write(to)?);
-    assert_eq!((from.bytes, to.bytes), (8 * chunk.items, 8 * chunk.items));
-    let bytes = usize::try_from(to.bytes)?;
-    // SAFETY: both are memory of the pipeline, of that size, for work on this stream.
-    unsafe {
-        cudarc::driver::result::memcpy_dtod_async(
-            to.address,
-            from.address,
-            bytes,
-            stream.cu_stream(),
-        )
-    }?;
-    Ok(())
-}
-
-impl Spilling<'_> {
-    pub(crate) fn run(
-        &mut self,
-        guard: &Guard,
-        budget: Budget,
-        more: &[Arc<CudaStream>],
-    ) -> (Result<PipelineRun, Error>, Vec<u64>) {
-        let stream = context(guard).default_stream();
-        let mut memory: CudaSlice<u64> = poisoned(&stream, ITEMS);
-        let plan = self.pipeline.plan(&budget).expect("it fits");
-        let bound = DeviceMemory::new(&stream).on_streams(more).write(self.out, &mut memory);
-        let run = self.pipeline.run(guard, &plan, bound);
-        let written = read(&stream, &memory);
-        (run, written)
-    }
-}
-
-pub(crate) fn streams(guard: &Guard, count: usize) -> Vec<Arc<CudaStream>> {
-    (0..count).map(|_| context(guard).new_stream().expect("a stream")).collect()
-}
+use crate::spilling::{ITEMS, spilling, streams};
 
 #[test]
 fn every_chunk_goes_through_all_stages_in_order() {
     with_fake(&[], || {
         let guard = guard();
-        let kernel = kernel(&guard, "fake_spill_y");
         for (at_most, chunks) in [(100, 1), (50, 2), (33, 4), (1, 100)] {
-            let mut spilling = spilling(&kernel, |_, _| Ok(()));
+            let mut spilling = spilling(&guard, false, |_| Ok(()));
             let budget = Budget::bytes(guard.free_memory().expect("known").0).at_most(at_most);
             let (run, written) = spilling.run(&guard, budget, &[]);
             let run = run.expect("it runs");
@@ -169,47 +91,12 @@ fn chunks_in_flight_are_ordered_after_earlier_work_and_before_later_work() {
 }
 
 #[test]
-fn scratch_that_does_not_fit_is_halved_until_it_does() {
-    // The output's 800 bytes, beside 16 bytes and less than 1,000 bytes of places.
-    with_fake(&[("GRIDGUARD_FAKE_ALLOC_LIMIT", "1700")], || {
-        let guard = guard();
-        let kernel = kernel(&guard, "fake_spill_y");
-        let (run, written) = spilling(&kernel, |_, _| Ok(())).run(&guard, Budget::UNLIMITED, &[]);
-        let run = run.expect("25 fit");
-        assert_eq!((&run.tried[..], run.items_done), (&[100, 50, 25][..], ITEMS));
-        assert!(run.scratch_bytes <= 900 && run.scratch_bytes >= 25 * WIDTH);
-        assert_eq!(written, iota(ITEMS));
-    });
-}
-
-#[test]
-fn a_call_that_runs_out_of_memory_goes_on_in_halves() {
-    with_fake(&[], || {
-        let guard = guard();
-        let kernel = kernel(&guard, "fake_spill_y");
-        let library = |_: &Arc<CudaStream>, chunk: &Chunk| match (chunk.start, chunk.items) {
-            (40.., 6..) => Err(Error::out_of_memory("no workspace").into()),
-            _ => Ok(()),
-        };
-        let mut spilling = spilling(&kernel, library);
-        let more = streams(&guard, 1);
-        let (run, written) =
-            spilling.run(&guard, Budget::UNLIMITED.at_most(20).in_flight(2), &more);
-        let run = run.expect("5 at a time");
-        assert_eq!((run.tried, run.items_done), (vec![20, 10, 5], ITEMS));
-        assert_eq!(run.chunks, 2 + 12);
-        assert_eq!(written, iota(ITEMS));
-    });
-}
-
-#[test]
 fn a_launch_that_fails_is_named_with_stage_chunk_and_items_done() {
     let settings = [("GRIDGUARD_FAKE_FAIL_LAUNCH", "3"), ("GRIDGUARD_FAKE_FAIL_CODE", "2")];
     with_fake(&settings, || {
         let guard = guard();
-        let kernel = kernel(&guard, "fake_spill_y");
         let budget = Budget::UNLIMITED.at_most(10);
-        let (run, written) = spilling(&kernel, |_, _| Ok(())).run(&guard, budget, &[]);
+        let (run, written) = spilling(&guard, false, |_| Ok(())).run(&guard, budget, &[]);
         let error = run.expect_err("the fourth launch");
         let begins = "stage spill failed at chunk 3 (items 30..40), after 30 of 100 items: ";
         assert!(error.to_string().starts_with(begins), "{error}");
@@ -226,41 +113,18 @@ fn a_launch_that_fails_is_named_with_stage_chunk_and_items_done() {
 }
 
 #[test]
-fn a_call_that_panics_poisons_the_pipeline() {
-    with_fake(&[], || {
-        let guard = guard();
-        let kernel = kernel(&guard, "fake_spill_y");
-        let panics = |_: &Arc<CudaStream>, chunk: &Chunk| {
-            assert!(chunk.start < 20, "no item {}", chunk.start);
-            Ok(())
-        };
-        let mut spilling = spilling(&kernel, panics);
-        let more = streams(&guard, 1);
-        let budget = Budget::UNLIMITED.at_most(10).in_flight(2);
-        let (run, written) = spilling.run(&guard, budget, &more);
-        let error = run.expect_err("it panics");
-        let text = "stage copy failed at chunk 2 (items 20..30), after 20 of 100 items: it \
-                    panicked: no item 20";
-        assert_eq!(error.to_string(), text);
-        assert_eq!(written[..20], iota(20)[..]);
-        let (run, _) = spilling.run(&guard, budget, &more);
-        assert_eq!(run.expect_err("poisoned").kind(), ErrorKind::Panicked);
-    });
-}
-
-#[test]
 fn a_stream_that_is_being_captured_is_refused() {
     with_fake(&[], || {
         let guard = guard();
         // SAFETY: everything happens on one stream, in order.
         unsafe { context(&guard).disable_event_tracking() };
         let stream = context(&guard).new_stream().expect("a stream");
-        let kernel = kernel(&guard, "fake_spill_y");
         // By the caller.
-        let mut spilling = spilling(&kernel, |_, _| Ok(()));
+        let mut spilling = spilling(&guard, false, |_| Ok(()));
         let plan = spilling.pipeline.plan(&Budget::UNLIMITED).expect("it fits");
         let mut memory = poisoned(&stream, ITEMS);
-        stream.begin_capture(GLOBAL).expect("the stream is idle");
+        let mode = CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_GLOBAL;
+        stream.begin_capture(mode).expect("the stream is idle");
         let bound = DeviceMemory::new(&stream).write(spilling.out, &mut memory);
         let run = spilling.pipeline.run(&guard, &plan, bound);
         assert_eq!(run.expect_err("captured").kind(), ErrorKind::Captured);
@@ -269,30 +133,11 @@ fn a_stream_that_is_being_captured_is_refused() {
 }
 
 #[test]
-fn a_call_that_begins_a_capture_ends_the_run() {
-    with_fake(&[], || {
-        let guard = guard();
-        // SAFETY: everything happens on one stream, in order.
-        unsafe { context(&guard).disable_event_tracking() };
-        let kernel = kernel(&guard, "fake_spill_y");
-        let stream = context(&guard).new_stream().expect("a stream");
-        let captures = |stream: &Arc<CudaStream>, _: &Chunk| Ok(stream.begin_capture(GLOBAL)?);
-        let mut spilling = spilling(&kernel, captures);
-        let plan = spilling.pipeline.plan(&Budget::UNLIMITED.at_most(50)).expect("it fits");
-        let mut memory = poisoned(&stream, ITEMS);
-        let bound = DeviceMemory::new(&stream).write(spilling.out, &mut memory);
-        let error = spilling.pipeline.run(&guard, &plan, bound).expect_err("captured");
-        assert!(error.to_string().contains("a stream is being captured"), "{error}");
-        assert_eq!(launches().len(), 1, "nothing was launched into the capture");
-    });
-}
-
-#[test]
 fn a_monitored_run_reports_what_has_run_and_can_be_cancelled() {
     with_fake(&[], || {
         let guard = guard();
         let stream = context(&guard).default_stream();
-        let mut spilling = spilling(&kernel(&guard, "fake_spill_y"), |_, _| Ok(()));
+        let mut spilling = spilling(&guard, false, |_| Ok(()));
         let budget = Budget::UNLIMITED.at_most(10).in_flight(2);
         let plan = spilling.pipeline.plan(&budget).expect("it fits");
         let mut memory = poisoned(&stream, ITEMS);

@@ -1,20 +1,17 @@
 //! Pipelines over pinned host memory: the copies, their order and their streams.
-#![allow(unsafe_code, reason = "a stage copies memory through the driver")]
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use cudarc::driver::{CudaStream, PinnedHostSlice};
-use gridguard::{Axis, Chunk, Guard};
+use cudarc::driver::CudaStream;
+use gridguard::{Axis, Guard};
 use gridguard_pipeline::{
-    Budget, Buffer, DeviceMemory, DeviceViews, ErrorKind, Pipeline, PipelineRun, PipelineScratch,
-    StageResult,
+    Budget, Buffer, DeviceMemory, ErrorKind, Pipeline, PipelineRun, PipelineScratch,
 };
 use gridguard_test_support::fake_driver::{races, with_fake, work};
 
 use crate::kernels::{POISON, context, guard, iota, items_along, kernel, poisoned};
-
-const ITEMS: u64 = 100;
+use crate::spilling::{ITEMS, copy, pinned, streams};
 
 /// Writes the number of each item to `number`, and copies `x` to `copied`.
 struct Copying<'a> {
@@ -36,50 +33,12 @@ fn copying<'a>(guard: &Guard) -> Copying<'a> {
     let (request, batch) = items_along(Axis::Y, ITEMS);
     let spill = kernel(guard, "fake_spill_y");
     builder.kernel("spill", &spill, request, batch).write(number).offset().length().write(t);
-    let call = move |stream: &Arc<CudaStream>, _: &Chunk, views: &DeviceViews<'_>| {
-        copy(stream, views, x, copied)
-    };
-    builder.call("copy", call).read(x).write(copied);
+    builder.call("copy", move |on, _, views| copy(on, views, x, copied)).read(x).write(copied);
     Copying { pipeline: builder.build().expect("two stages"), x, number, copied }
 }
 
-fn copy(
-    stream: &CudaStream,
-    views: &DeviceViews<'_>,
-    from: Buffer<u64>,
-    to: Buffer<u64>,
-) -> StageResult {
-    let (from, to) = (views.read(from)?, views.write(to)?);
-    let (bytes, stream) = (usize::try_from(to.bytes)?, stream.cu_stream());
-    // SAFETY: both are memory of the pipeline, of that size, for work on this stream.
-    unsafe { cudarc::driver::result::memcpy_dtod_async(to.address, from.address, bytes, stream) }?;
-    Ok(())
-}
-
-fn pinned(guard: &Guard, contents: &[u64]) -> PinnedHostSlice<u64> {
-    // SAFETY: it is filled before it is read.
-    let memory = unsafe { context(guard).alloc_pinned::<u64>(contents.len()) };
-    let mut memory = memory.expect("host memory");
-    memory.as_mut_slice().expect("idle").copy_from_slice(contents);
-    memory
-}
-
-pub(crate) fn streams(guard: &Guard, count: usize) -> Vec<Arc<CudaStream>> {
-    (0..count).map(|_| context(guard).new_stream().expect("a stream")).collect()
-}
-
-/// Runs it, and checks both outputs, up to the items done.
-fn run(
-    guard: &Guard,
-    budget: Budget,
-    stream: &Arc<CudaStream>,
-    more: &[Arc<CudaStream>],
-) -> PipelineRun {
-    run_with(guard, budget, stream, more, None)
-}
-
-/// The same, with scratch that is kept.
-pub(crate) fn run_with(
+/// Runs it, with scratch that is kept or not, and checks both outputs.
+pub(crate) fn run(
     guard: &Guard,
     budget: Budget,
     stream: &Arc<CudaStream>,
@@ -115,7 +74,7 @@ fn chunks_of_host_memory_are_copied_in_and_out() {
         let more = streams(&guard, 2);
         for (at_most, in_flight) in [(100, 1), (33, 1), (20, 2), (7, 3), (1, 3)] {
             let budget = Budget::UNLIMITED.at_most(at_most).in_flight(in_flight);
-            run(&guard, budget, &stream, &more);
+            run(&guard, budget, &stream, &more, None);
         }
         assert_eq!(races(), Vec::<String>::new());
     });
@@ -154,7 +113,7 @@ fn each_stream_copies_in_computes_and_copies_out_in_order() {
         let stream = context(&guard).new_stream().expect("a stream");
         let more = streams(&guard, 1);
         let before = work().len();
-        run(&guard, Budget::UNLIMITED.at_most(25).in_flight(2), &stream, &more);
+        run(&guard, Budget::UNLIMITED.at_most(25).in_flight(2), &stream, &more, None);
         let all = work();
         let names = |line: &&String| !line.contains(" record ") && !line.contains(" wait ");
         let chunks: Vec<_> = all[before..].iter().filter(names).map(String::as_str).collect();
@@ -287,7 +246,7 @@ fn a_run_in_smaller_chunks_copies_the_rest() {
     with_fake(&[("GRIDGUARD_FAKE_ALLOC_LIMIT", "1000")], || {
         let guard = guard();
         let stream = context(&guard).default_stream();
-        let done = run(&guard, Budget::UNLIMITED, &stream, &[]);
+        let done = run(&guard, Budget::UNLIMITED, &stream, &[], None);
         assert_eq!((&done.tried[..], done.chunks), (&[100, 50, 25][..], 4));
         assert_eq!(races(), Vec::<String>::new());
     });

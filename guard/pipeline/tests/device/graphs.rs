@@ -1,87 +1,12 @@
 //! Plans that run as one graph: captured once, and launched again over the same memory.
-#![allow(unsafe_code, reason = "a stage copies memory through the driver")]
+#![allow(unsafe_code, reason = "calls that a graph repeats")]
 
-use std::sync::Arc;
-
-use cudarc::driver::{CudaSlice, CudaStream, PinnedHostSlice};
-use gridguard::{Axis, Chunk, Guard};
-use gridguard_pipeline::{
-    Budget, Buffer, DeviceMemory, DeviceViews, Error, ErrorKind, Pipeline, PipelinePlan,
-    PipelineRun, Progress, StageResult,
-};
+use gridguard::{Chunk, Guard};
+use gridguard_pipeline::{Budget, DeviceMemory, Error, ErrorKind, Pipeline, Progress};
 use gridguard_test_support::fake_driver::{launches, races, unloads, with_fake, work};
 
-use crate::kernels::{POISON, context, guard, iota, items_along, kernel, poisoned, read};
-
-const ITEMS: u64 = 100;
-
-/// Writes the number of each item to `out`, through scratch.
-struct Numbers<'a> {
-    pipeline: Pipeline<'a>,
-    out: Buffer<u64>,
-}
-
-/// A kernel, and a call that `before` is called in.
-fn numbers<'a>(
-    guard: &Guard,
-    on_host: bool,
-    before: impl FnMut(&Chunk) -> StageResult + Send + 'a,
-) -> Numbers<'a> {
-    let mut builder = Pipeline::builder(ITEMS);
-    let (one, two) = (builder.scratch::<u64>("one", 1), builder.scratch::<u64>("two", 1));
-    let out = builder.output::<u64>("out", 1);
-    if on_host {
-        builder.in_host_memory(out);
-    }
-    let (request, batch) = items_along(Axis::Y, ITEMS);
-    let spill = kernel(guard, "fake_spill_y");
-    builder.kernel("spill", &spill, request, batch).write(one).offset().length().write(two);
-    let mut before = before;
-    let call = move |stream: &Arc<CudaStream>, chunk: &Chunk, views: &DeviceViews<'_>| {
-        before(chunk)?;
-        let (from, to) = (views.read(two)?, views.write(out)?);
-        let (bytes, stream) = (usize::try_from(to.bytes)?, stream.cu_stream());
-        // SAFETY: both are memory of the pipeline, of that size, for work on this stream.
-        unsafe {
-            cudarc::driver::result::memcpy_dtod_async(to.address, from.address, bytes, stream)
-        }?;
-        Ok(())
-    };
-    // SAFETY: it copies buffers of the pipeline on the stream that it gets.
-    unsafe { builder.call_in_graphs("copy", call) }.read(two).write(out);
-    Numbers { pipeline: builder.build().expect("two stages"), out }
-}
-
-impl Numbers<'_> {
-    /// A graph of chunks of 30 items, two in flight.
-    fn graph(&self) -> PipelinePlan {
-        let budget = Budget::UNLIMITED.at_most(30).in_flight(2);
-        self.pipeline.plan(&budget).expect("it fits").as_graph()
-    }
-
-    fn run(
-        &mut self,
-        guard: &Guard,
-        plan: &PipelinePlan,
-        stream: &Arc<CudaStream>,
-        memory: &mut CudaSlice<u64>,
-    ) -> Result<PipelineRun, Error> {
-        let memory = DeviceMemory::new(stream).write(self.out, memory);
-        self.pipeline.run(guard, plan, memory)
-    }
-}
-
-fn stream(guard: &Guard) -> Arc<CudaStream> {
-    context(guard).new_stream().expect("a stream")
-}
-
-fn pinned(guard: &Guard) -> PinnedHostSlice<u64> {
-    // SAFETY: it is filled before it is read.
-    let memory = unsafe { context(guard).alloc_pinned::<u64>(100) };
-    let mut memory = memory.expect("host memory");
-    memory.as_mut_slice().expect("idle").fill(POISON);
-    memory
-}
+use crate::kernels::{POISON, context, guard, iota, poisoned, read};
+use crate::spilling::{ITEMS, Spilling, pinned, spilling, stream};
 
 #[test]
 fn stages_are_called_for_the_capture_and_each_run_launches_the_graph() {
@@ -90,14 +15,14 @@ fn stages_are_called_for_the_capture_and_each_run_launches_the_graph() {
         let stream = stream(&guard);
         let mut memory = poisoned(&stream, ITEMS);
         let mut calls = 0;
-        let mut numbers = numbers(&guard, false, |_| {
+        let mut numbers = spilling(&guard, false, |_| {
             calls += 1;
             Ok(())
         });
         let plan = numbers.graph();
         for run in 1..=3 {
             stream.memcpy_htod(&[POISON; 100], &mut memory).expect("poisoned");
-            let ran = numbers.run(&guard, &plan, &stream, &mut memory).expect("it runs");
+            let ran = numbers.run_plan(&guard, &plan, &stream, &mut memory).expect("it runs");
             assert_eq!((ran.chunks, ran.items_done), (4, ITEMS));
             assert_eq!(read(&stream, &memory), iota(ITEMS));
             assert_eq!(guard.counts().launches, 4 * run);
@@ -117,7 +42,7 @@ fn another_graph_and_ordinary_runs_of_a_pipeline_alternate() {
         let stream = stream(&guard);
         let (mut memory, mut other) = (poisoned(&stream, ITEMS), poisoned(&stream, ITEMS));
         let mut calls = 0;
-        let mut numbers = numbers(&guard, false, |_| {
+        let mut numbers = spilling(&guard, false, |_| {
             calls += 1;
             Ok(())
         });
@@ -125,11 +50,11 @@ fn another_graph_and_ordinary_runs_of_a_pipeline_alternate() {
         let graph = numbers.graph();
         for plan in [&graph, &plan, &graph, &plan] {
             stream.memcpy_htod(&[POISON; 100], &mut memory).expect("poisoned");
-            numbers.run(&guard, plan, &stream, &mut memory).expect("it runs");
+            numbers.run_plan(&guard, plan, &stream, &mut memory).expect("it runs");
             assert_eq!(read(&stream, &memory), iota(ITEMS));
         }
         let again = graph.as_graph();
-        numbers.run(&guard, &again, &stream, &mut other).expect("it runs over other memory");
+        numbers.run_plan(&guard, &again, &stream, &mut other).expect("it runs over other memory");
         assert_eq!(read(&stream, &other), iota(ITEMS));
         drop(numbers);
         assert_eq!(calls, 4 + 2 + 2 + 4);
@@ -138,44 +63,13 @@ fn another_graph_and_ordinary_runs_of_a_pipeline_alternate() {
 }
 
 #[test]
-fn a_graph_is_not_monitored() {
-    with_fake(&[], || {
-        let guard = guard();
-        let stream = stream(&guard);
-        let mut memory = poisoned(&stream, ITEMS);
-        let mut numbers = numbers(&guard, false, |_| panic!("it is not called"));
-        let plan = numbers.graph();
-        let mut watch = |_: &Progress| panic!("it is not called");
-        let bound = DeviceMemory::new(&stream).write(numbers.out, &mut memory).monitor(&mut watch);
-        let ran = numbers.pipeline.run(&guard, &plan, bound);
-        let text = "a graph submits all chunks at once and cannot be monitored: remove the monitor, or run \
-                    the plan without as_graph";
-        assert_eq!(ran.expect_err("monitored").to_string(), text);
-    });
-}
-
-#[test]
-fn a_last_chunk_of_another_size_is_part_of_the_graph() {
-    with_fake(&[], || {
-        let guard = guard();
-        let stream = stream(&guard);
-        let mut numbers = numbers(&guard, false, |_| Ok(()));
-        let plan = numbers.pipeline.plan(&Budget::UNLIMITED.at_most(34)).expect("it fits");
-        assert_eq!(plan.remainder(), Some(32));
-        let (plan, mut memory) = (plan.as_graph(), poisoned(&stream, ITEMS));
-        numbers.run(&guard, &plan, &stream, &mut memory).expect("it runs");
-        assert_eq!(read(&stream, &memory), iota(ITEMS));
-    });
-}
-
-#[test]
 fn chunks_of_host_memory_are_copied_by_the_graph() {
     with_fake(&[("GRIDGUARD_FAKE_LOG_WORK", "1")], || {
         let guard = guard();
         let stream = stream(&guard);
-        let Numbers { mut pipeline, out } = numbers(&guard, true, |_| Ok(()));
+        let Spilling { mut pipeline, out } = spilling(&guard, true, |_| Ok(()));
         let plan = pipeline.plan(&Budget::UNLIMITED.at_most(50).in_flight(2)).expect("it fits");
-        let (plan, mut memory) = (plan.as_graph(), pinned(&guard));
+        let (plan, mut memory) = (plan.as_graph(), pinned(&guard, &[POISON; 100]));
         let bound = DeviceMemory::new(&stream).write_host(out, &mut memory);
         pipeline.run(&guard, &plan, bound).expect("captured");
         let captured = work();
@@ -202,13 +96,13 @@ fn launches_on_several_streams_and_uses_between_them_are_ordered() {
         let guard = guard();
         let (one, other) = (stream(&guard), stream(&guard));
         let mut memory = poisoned(&one, ITEMS);
-        let mut numbers = numbers(&guard, false, |_| Ok(()));
+        let mut numbers = spilling(&guard, false, |_| Ok(()));
         let plan = numbers.graph();
         for stream in [&one, &other, &one] {
-            numbers.run(&guard, &plan, stream, &mut memory).expect("it runs");
+            numbers.run_plan(&guard, &plan, stream, &mut memory).expect("it runs");
             other.memcpy_htod(&[POISON; 100], &mut memory).expect("written");
         }
-        numbers.run(&guard, &plan, &other, &mut memory).expect("it runs");
+        numbers.run_plan(&guard, &plan, &other, &mut memory).expect("it runs");
         // Both while the graph may still run.
         drop(memory);
         drop((numbers, guard));
@@ -223,9 +117,9 @@ fn other_memory_than_that_of_the_capture_is_refused() {
         let (guard, second) = (guard(), Guard::cuda(1).expect("a second device"));
         let stream = stream(&guard);
         let mut memory = poisoned(&stream, ITEMS);
-        let mut numbers = numbers(&guard, false, |_| Ok(()));
+        let mut numbers = spilling(&guard, false, |_| Ok(()));
         let (plan, out) = (numbers.graph(), numbers.out);
-        numbers.run(&guard, &plan, &stream, &mut memory).expect("it runs");
+        numbers.run_plan(&guard, &plan, &stream, &mut memory).expect("it runs");
         let before = launches().len();
         let mut refused = |memory: DeviceMemory<'_>, text: &str| {
             let error = numbers.pipeline.run(&guard, &plan, memory).expect_err(text);
@@ -243,13 +137,13 @@ fn other_memory_than_that_of_the_capture_is_refused() {
         let text = "a stream belongs to another CUDA context than the guard";
         refused(DeviceMemory::new(&foreign).write(out, &mut memory), text);
         assert_eq!(launches().len(), before);
-        numbers.run(&guard, &plan, &stream, &mut memory).expect("a refusal changes nothing");
+        numbers.run_plan(&guard, &plan, &stream, &mut memory).expect("a refusal changes nothing");
         assert_eq!(read(&stream, &memory), iota(ITEMS));
     });
 }
 
 #[test]
-fn a_call_that_is_not_declared_for_graphs_is_refused() {
+fn a_call_that_is_not_declared_for_graphs_and_a_monitor_are_refused() {
     with_fake(&[], || {
         let guard = guard();
         let stream = stream(&guard);
@@ -263,6 +157,12 @@ fn a_call_that_is_not_declared_for_graphs_is_refused() {
         let error = pipeline.run(&guard, &plan, bound).expect_err("refused");
         let text = "stage library is a call, whose work a graph may not repeat: declare it with \
                     call_in_graphs, or run the pipeline without a graph";
+        assert_eq!((error.kind(), &*error.to_string()), (ErrorKind::Unrunnable, text));
+        let mut watch = |_: &Progress| panic!("it is not called");
+        let bound = DeviceMemory::new(&stream).write(out, &mut memory).monitor(&mut watch);
+        let error = pipeline.run(&guard, &plan, bound).expect_err("monitored");
+        let text = "a graph submits all chunks at once and cannot be monitored: remove the monitor, or run \
+                    the plan without as_graph";
         assert_eq!((error.kind(), &*error.to_string()), (ErrorKind::Unrunnable, text));
     });
 }
@@ -280,21 +180,21 @@ fn a_capture_that_fails_leaves_streams_and_memory_usable() {
             }
             _ => Ok(()),
         };
-        let mut failing = numbers(&guard, false, out_of_memory);
+        let mut failing = spilling(&guard, false, out_of_memory);
         let plan = failing.graph();
-        let error = failing.run(&guard, &plan, &stream, &mut memory).expect_err("it fails");
+        let error = failing.run_plan(&guard, &plan, &stream, &mut memory).expect_err("it fails");
         assert_eq!(
             error.to_string(),
             "stage copy failed at chunk 2 (items 50..75), after 50 of 100 items: no workspace"
         );
         assert_eq!(read(&stream, &memory), [POISON; 100]);
-        failing.run(&guard, &plan, &stream, &mut memory).expect("the second capture");
+        failing.run_plan(&guard, &plan, &stream, &mut memory).expect("the second capture");
         assert_eq!(read(&stream, &memory), iota(ITEMS));
-        let mut panics = numbers(&guard, false, |_| panic!("now"));
+        let mut panics = spilling(&guard, false, |_| panic!("now"));
         let plan = panics.graph();
-        let error = panics.run(&guard, &plan, &stream, &mut memory).expect_err("it panics");
+        let error = panics.run_plan(&guard, &plan, &stream, &mut memory).expect_err("it panics");
         assert!(error.to_string().ends_with("it panicked: now"), "{error}");
-        let again = panics.run(&guard, &plan, &stream, &mut memory);
+        let again = panics.run_plan(&guard, &plan, &stream, &mut memory);
         assert_eq!(again.expect_err("poisoned").kind(), ErrorKind::Panicked);
         assert_eq!(races(), Vec::<String>::new());
     });
@@ -307,10 +207,10 @@ fn scratch_that_does_not_fit_is_halved_before_the_capture() {
         let guard = guard();
         let stream = stream(&guard);
         let mut memory = poisoned(&stream, ITEMS);
-        let mut numbers = numbers(&guard, false, |_| Ok(()));
+        let mut numbers = spilling(&guard, false, |_| Ok(()));
         let plan = numbers.pipeline.plan(&Budget::UNLIMITED).expect("it fits").as_graph();
         for _ in 0..2 {
-            let run = numbers.run(&guard, &plan, &stream, &mut memory).expect("25 fit");
+            let run = numbers.run_plan(&guard, &plan, &stream, &mut memory).expect("25 fit");
             assert_eq!((&run.tried[..], run.chunks), (&[100, 50, 25][..], 4));
             assert_eq!(read(&stream, &memory), iota(ITEMS));
         }
@@ -325,11 +225,12 @@ fn a_graph_that_the_driver_refuses_is_an_error_and_can_be_tried_again() {
         let guard = guard();
         let stream = stream(&guard);
         let mut memory = poisoned(&stream, ITEMS);
-        let mut numbers = numbers(&guard, false, |_| Ok(()));
+        let mut numbers = spilling(&guard, false, |_| Ok(()));
         let plan = numbers.graph();
-        let error = numbers.run(&guard, &plan, &stream, &mut memory).expect_err("the first node");
+        let error =
+            numbers.run_plan(&guard, &plan, &stream, &mut memory).expect_err("the first node");
         assert!(error.to_string().contains("cuGraphLaunch"), "{error}");
-        numbers.run(&guard, &plan, &stream, &mut memory).expect("it runs");
+        numbers.run_plan(&guard, &plan, &stream, &mut memory).expect("it runs");
         assert_eq!(read(&stream, &memory), iota(ITEMS));
     });
 }

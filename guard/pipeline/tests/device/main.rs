@@ -13,5 +13,6 @@ mod parts;
 mod raw;
 mod refusals;
 mod scratch;
+mod spilling;
 #[cfg(feature = "profile")]
 mod tuned;

@@ -13,7 +13,8 @@ use gridguard_pipeline::{
 };
 use gridguard_test_support::fake_driver::{launches, races, with_fake};
 
-use crate::kernels::{context, guard, items_along, kernel, poisoned};
+use crate::kernels::{guard, items_along, kernel, poisoned};
+use crate::spilling::stream;
 
 pub(crate) const ITEMS: u64 = 64;
 
@@ -40,10 +41,6 @@ fn assert_nothing_is_captured(stream: &Arc<CudaStream>) {
     let replayed = launches().into_iter().find(|line| line.contains("stream=graph"));
     assert_eq!(replayed, None);
     assert_ordered();
-}
-
-pub(crate) fn stream(guard: &Guard) -> Arc<CudaStream> {
-    context(guard).new_stream().expect("a stream")
 }
 
 /// A pipeline of a kernel that reads the caller's memory, a call, and a kernel that writes scratch.

@@ -11,7 +11,8 @@ use gridguard_test_support::fake_driver::with_fake;
 use metrics::{Counter, Gauge, Histogram, Key, KeyName, Metadata, Recorder, SharedString, Unit};
 
 use crate::kernels::{guard, iota, items_along, kernel, poisoned, read};
-use crate::meanwhile::{ITEMS, MODES, assert_captured, assert_ordered, stream};
+use crate::meanwhile::{ITEMS, MODES, assert_captured, assert_ordered};
+use crate::spilling::stream;
 
 /// Acts at one of the counters of a run.
 struct Observer<'a> {
@@ -50,7 +51,7 @@ fn numbering(guard: &Guard) -> (Pipeline<'static>, Buffer<u64>, PipelinePlan) {
     (pipeline, out, plan)
 }
 
-/// Runs chunks, and a graph of them, with `act` at its first counter, at its second, and so on, over memory of each owner.
+/// Runs chunks, and a graph of them, with `act` at its first counter, its second, and so on, over memory of each owner.
 fn at_each_counter(
     guard: &Guard,
     act: impl Fn(&Arc<CudaStream>),

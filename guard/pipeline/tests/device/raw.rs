@@ -10,10 +10,9 @@ use gridguard::{Axis, Guard};
 use gridguard_pipeline::{Budget, Buffer, DeviceMemory, ErrorKind, Pipeline};
 use gridguard_test_support::fake_driver::{launches, races, with_fake, work};
 
-use crate::from_host::streams;
 use crate::kernels::{POISON, context, guard, iota, items_along, kernel, poisoned, read};
+use crate::spilling::{ITEMS, streams};
 
-const ITEMS: u64 = 100;
 const BYTES: u64 = 8 * ITEMS;
 const LOGGED: &[(&str, &str)] = &[("GRIDGUARD_FAKE_LOG_WORK", "1")];
 

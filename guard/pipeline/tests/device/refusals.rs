@@ -9,8 +9,8 @@ use gridguard_pipeline::{
 };
 use gridguard_test_support::fake_driver::{launches, with_fake};
 
-use crate::chunks::{ITEMS, spilling, streams};
 use crate::kernels::{context, guard, items_along, kernel, poisoned};
+use crate::spilling::{ITEMS, spilling, streams};
 
 #[track_caller]
 fn assert_text(ran: Result<PipelineRun, Error>, text: &str) {
@@ -66,7 +66,7 @@ fn what_belongs_to_another_context_is_refused() {
         let (guard, other) = (guard(), Guard::cuda(1).expect("a second device"));
         let own = context(&guard).default_stream();
         let foreign = context(&other).default_stream();
-        let mut spilling = spilling(&kernel(&guard, "fake_spill_y"), |_, _| Ok(()));
+        let mut spilling = spilling(&guard, false, |_| Ok(()));
         let plan = spilling.pipeline.plan(&Budget::UNLIMITED).expect("it fits");
         let pipeline = &mut spilling.pipeline;
         let out = spilling.out;
@@ -97,7 +97,7 @@ fn too_few_streams_or_wrong_memory_are_refused() {
     with_fake(&[], || {
         let guard = guard();
         let stream = context(&guard).default_stream();
-        let mut spilling = spilling(&kernel(&guard, "fake_spill_y"), |_, _| Ok(()));
+        let mut spilling = spilling(&guard, false, |_| Ok(()));
         let budget = Budget::UNLIMITED.at_most(10).in_flight(3);
         let (run, _) = spilling.run(&guard, budget, &streams(&guard, 1));
         assert_text(run, "the plan has 3 chunks in flight, but there are only 2 streams");
@@ -145,7 +145,7 @@ fn stages_and_memory_are_in_the_same_place() {
     with_fake(&[], || {
         let guard = guard();
         let stream = context(&guard).default_stream();
-        let mut on_device = spilling(&kernel(&guard, "fake_spill_y"), |_, _| Ok(()));
+        let mut on_device = spilling(&guard, false, |_| Ok(()));
         let plan = on_device.pipeline.plan(&Budget::UNLIMITED).expect("it fits");
         let mut memory = vec![0; 100];
         let bound = HostMemory::new().write(on_device.out, &mut memory);

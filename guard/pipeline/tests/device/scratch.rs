@@ -7,8 +7,9 @@ use gridguard::Guard;
 use gridguard_pipeline::{Budget, PipelineScratch};
 use gridguard_test_support::fake_driver::{races, with_fake, work};
 
-use crate::from_host::{run_with, streams};
+use crate::from_host;
 use crate::kernels::{context, guard};
+use crate::spilling::{self, streams};
 
 /// Bytes of scratch of a chunk of 50 items: two buffers of 8 bytes an item, and what aligns them.
 const SCRATCH: u64 = 2 * 512 + 256;
@@ -24,7 +25,7 @@ fn run(
     let more = streams(guard, 1);
     let before = work().len();
     let budget = Budget::UNLIMITED.at_most(at_most).in_flight(2);
-    run_with(guard, budget, stream, &more, Some(scratch));
+    from_host::run(guard, budget, stream, &more, Some(scratch));
     assert_eq!(races(), [""; 0]);
     let after = work().split_off(before);
     let changes = after.iter().filter_map(|line| line.split_once(' '));
@@ -40,7 +41,7 @@ fn allocated(bytes: u64) -> String {
 fn runs_in_turn_allocate_once() {
     with_fake(LOGGED, || {
         let guard = guard();
-        let stream = context(&guard).new_stream().expect("a stream");
+        let stream = spilling::stream(&guard);
         let mut scratch = PipelineScratch::new();
         assert_eq!(scratch.bytes(), 0);
         let of_both = [allocated(SCRATCH), allocated(SCRATCH)];
@@ -60,7 +61,7 @@ fn runs_in_turn_allocate_once() {
 fn what_is_too_small_is_freed_before_more_is_allocated() {
     with_fake(LOGGED, || {
         let guard = guard();
-        let stream = context(&guard).new_stream().expect("a stream");
+        let stream = spilling::stream(&guard);
         let mut scratch = PipelineScratch::new();
         run(&guard, &stream, 25, &mut scratch);
         let freed = || "free".to_owned();
@@ -74,9 +75,9 @@ fn a_run_on_another_stream_gets_memory_of_its_own() {
     with_fake(LOGGED, || {
         let guard = guard();
         let mut scratch = PipelineScratch::new();
-        let stream = context(&guard).new_stream().expect("a stream");
+        let stream = spilling::stream(&guard);
         run(&guard, &stream, 50, &mut scratch);
-        let other = context(&guard).new_stream().expect("a stream");
+        let other = spilling::stream(&guard);
         let again = run(&guard, &other, 50, &mut scratch);
         let count = |what: &str| again.iter().filter(|line| line.starts_with(what)).count();
         assert_eq!((count("free"), count("allocate")), (2, 2), "{again:?}");
@@ -95,29 +96,15 @@ fn nothing_is_kept_of_a_stream_that_is_another_one_on_each_thread() {
 }
 
 #[test]
-fn kept_scratch_is_freed_before_memory_runs_out() {
-    // Twice 1,280 bytes, but not with what is kept.
-    let limited = [LOGGED, &[("GRIDGUARD_FAKE_ALLOC_LIMIT", "3000")]].concat();
-    with_fake(&limited, || {
-        let guard = guard();
-        let stream = context(&guard).new_stream().expect("a stream");
-        let mut scratch = PipelineScratch::new();
-        run(&guard, &stream, 25, &mut scratch);
-        run(&guard, &stream, 50, &mut scratch);
-        assert_eq!(scratch.bytes(), 2 * SCRATCH);
-    });
-}
-
-#[test]
 fn a_run_in_smaller_chunks_keeps_only_their_scratch() {
     let limited = [LOGGED, &[("GRIDGUARD_FAKE_ALLOC_LIMIT", "2000")]].concat();
     with_fake(&limited, || {
         let guard = guard();
-        let stream = context(&guard).new_stream().expect("a stream");
+        let stream = spilling::stream(&guard);
         let mut scratch = PipelineScratch::new();
         let more = streams(&guard, 1);
         let budget = Budget::UNLIMITED.at_most(50).in_flight(2);
-        let run = run_with(&guard, budget, &stream, &more, Some(&mut scratch));
+        let run = from_host::run(&guard, budget, &stream, &more, Some(&mut scratch));
         assert_eq!(run.tried, [50, 25]);
         assert_eq!(scratch.bytes(), run.scratch_bytes);
     });
