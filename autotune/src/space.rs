@@ -184,10 +184,10 @@ impl Space {
         for configuration in configurations.iter() {
             for choice in choices(configuration, *objective) {
                 // Only an automatic plan can become the default.
-                if choice == StoredChoice::Automatic || !candidates.is_empty() {
-                    if let Some(new) = candidate(configuration, choice, *objective) {
-                        include(candidates, new);
-                    }
+                if (choice == StoredChoice::Automatic || !candidates.is_empty())
+                    && let Some(new) = candidate(configuration, choice, *objective)
+                {
+                    include(candidates, new);
                 }
             }
             if candidates.first().is_some_and(|default| default.launches == 0) {

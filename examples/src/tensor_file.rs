@@ -57,49 +57,9 @@ pub enum TensorFileError {
         /// Why.
         error: safetensors::SafeTensorError,
     },
-    /// A tensor is missing.
-    #[error("{} has no tensor {name:?}, only {}", path.display(), known.join(", "))]
-    Missing {
-        /// The file.
-        path: PathBuf,
-        /// The tensor.
-        name: &'static str,
-        /// The tensors in the file.
-        known: Vec<String>,
-    },
-    /// A tensor of a type that attention does not take.
-    #[error("tensor {name} is {dtype:?}, attention takes F16, BF16 and F32")]
-    Dtype {
-        /// The tensor.
-        name: &'static str,
-        /// Its type.
-        dtype: Dtype,
-    },
-    /// A tensor with too few or too many dimensions.
-    #[error(
-        "tensor {name} has shape {dims:?}, expected 3 dimensions [items, frames, head_dim] or \
-         4 [items, heads, frames, head_dim]"
-    )]
-    Rank {
-        /// The tensor.
-        name: &'static str,
-        /// Its dimensions.
-        dims: Vec<usize>,
-    },
-    /// A tensor whose type or shape differs from q's.
-    #[error("tensor {name} is {dtype:?} {dims:?}, q is {q_dtype:?} {q_dims:?}")]
-    Mismatch {
-        /// The tensor.
-        name: &'static str,
-        /// Its type.
-        dtype: Dtype,
-        /// Its dimensions.
-        dims: Vec<usize>,
-        /// The type of q.
-        q_dtype: Dtype,
-        /// The dimensions of q.
-        q_dims: Vec<usize>,
-    },
+    /// Tensors that are missing, or of a type or rank that attention does not take.
+    #[error("{0}")]
+    Tensors(String),
     /// A shape that the kernel does not take.
     #[error(transparent)]
     Shape(#[from] KernelError),
@@ -121,38 +81,42 @@ pub fn read_qkv(path: &Path) -> Result<Tensors, TensorFileError> {
             let mut known: Vec<String> =
                 file.names().into_iter().map(|name| name.to_string()).collect();
             known.sort();
-            TensorFileError::Missing { path: path.to_owned(), name, known }
+            let (path, known) = (path.display(), known.join(", "));
+            TensorFileError::Tensors(format!("{path} has no tensor {name:?}, only {known}"))
         })
     };
     let (q, k, v) = (tensor("q")?, tensor("k")?, tensor("v")?);
     for (name, other) in [("k", &k), ("v", &v)] {
         if other.dtype() != q.dtype() || other.shape() != q.shape() {
-            return Err(TensorFileError::Mismatch {
-                name,
-                dtype: other.dtype(),
-                dims: other.shape().to_vec(),
-                q_dtype: q.dtype(),
-                q_dims: q.shape().to_vec(),
-            });
+            return Err(TensorFileError::Tensors(format!(
+                "tensor {name} is {:?} {:?}, q is {:?} {:?}",
+                other.dtype(),
+                other.shape(),
+                q.dtype(),
+                q.shape()
+            )));
         }
     }
-    let shape = shape_of("q", q.shape())?;
+    let shape = shape_of(q.shape())?;
     match q.dtype() {
         Dtype::F16 => Ok(Tensors::F16(qkv(&q, &k, &v, shape))),
         Dtype::BF16 => Ok(Tensors::Bf16(qkv(&q, &k, &v, shape))),
         Dtype::F32 => Ok(Tensors::F32(qkv(&q, &k, &v, shape))),
-        dtype => Err(TensorFileError::Dtype { name: "q", dtype }),
+        dtype => Err(TensorFileError::Tensors(format!(
+            "tensor q is {dtype:?}, attention takes F16, BF16 and F32"
+        ))),
     }
 }
 
-fn shape_of(name: &'static str, dims: &[usize]) -> Result<Shape, TensorFileError> {
-    let wide = |size: &usize| u64::try_from(*size).unwrap_or(u64::MAX);
-    match dims {
-        [items, frames, head_dim] => Ok(Shape::new(wide(items), 1, wide(frames), wide(head_dim))?),
-        [items, heads, frames, head_dim] => {
-            Ok(Shape::new(wide(items), wide(heads), wide(frames), wide(head_dim))?)
-        }
-        _ => Err(TensorFileError::Rank { name, dims: dims.to_vec() }),
+fn shape_of(dims: &[usize]) -> Result<Shape, TensorFileError> {
+    let wide: Vec<u64> = dims.iter().map(|size| u64::try_from(*size).unwrap_or(u64::MAX)).collect();
+    match wide[..] {
+        [items, frames, head_dim] => Ok(Shape::new(items, 1, frames, head_dim)?),
+        [items, heads, frames, head_dim] => Ok(Shape::new(items, heads, frames, head_dim)?),
+        _ => Err(TensorFileError::Tensors(format!(
+            "tensor q has shape {dims:?}, expected 3 dimensions [items, frames, head_dim] or 4 \
+             [items, heads, frames, head_dim]"
+        ))),
     }
 }
 
@@ -217,9 +181,7 @@ mod tests {
 
     #[test]
     fn three_dimensions_mean_one_head() {
-        let dims: &[usize] = &[3, 2, 8];
-        let file =
-            file(&[("q", Dtype::F16, dims), ("k", Dtype::F16, dims), ("v", Dtype::F16, dims)]);
+        let file = file(&of(Dtype::F16, &[3, 2, 8]));
         let Tensors::F16(qkv) = read_qkv(file.path()).expect("legal") else {
             panic!("another type");
         };

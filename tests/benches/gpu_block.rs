@@ -8,7 +8,6 @@ use std::collections::HashMap;
 use std::error::Error;
 use std::sync::Arc;
 
-use cudarc::driver::sys::CUevent_flags;
 use cudarc::driver::{CudaSlice, CudaStream};
 use gridguard::{Choice, Guard};
 use gridguard_examples::uniform;
@@ -23,7 +22,7 @@ use gridguard_kernels::{Deviation, Element, Extent, Kernels, Operation, Tensor, 
 use gridguard_pipeline::{
     Budget, DeviceMemory, PipelineScratch, Product, ProductBuffers, ProductShape,
 };
-use gridguard_tests::figures::{self, Origin};
+use gridguard_tests::figures::{self, Origin, event_ms, median};
 use gridguard_tests::product::OneProduct;
 use half::f16;
 use serde::Serialize;
@@ -342,17 +341,12 @@ impl Case {
 
 /// The median time between events around `run`, after some runs to warm up.
 fn median_ms(stream: &CudaStream, mut run: impl FnMut() -> Outcome<()>) -> Outcome<f64> {
-    let timed = Some(CUevent_flags::CU_EVENT_DEFAULT);
     let mut times = Vec::with_capacity(ROUNDS);
     for round in 0..WARM_UP + ROUNDS {
-        let start = stream.record_event(timed)?;
-        run()?;
-        let end = stream.record_event(timed)?;
-        let ms = f64::from(start.elapsed_ms(&end)?);
+        let ms = event_ms(stream, &mut run)?;
         if round >= WARM_UP {
             times.push(ms);
         }
     }
-    times.sort_by(f64::total_cmp);
-    times.get(ROUNDS / 2).copied().ok_or_else(|| "no rounds".into())
+    Ok(median(times))
 }

@@ -6,13 +6,13 @@
 
 use std::error::Error;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use cudarc::driver::{CudaContext, CudaStream, PinnedHostSlice};
 use gridguard::cuda::Kernel;
 use gridguard::{Axis, BatchAxis, Dim3, Guard, LaunchRequest, Parameter};
 use gridguard_pipeline::{Budget, DeviceMemory, Pipeline, PipelineScratch};
-use gridguard_tests::figures::{self, Origin};
+use gridguard_tests::figures::{self, Origin, median};
 use rayon::prelude::*;
 use serde::Serialize;
 
@@ -71,7 +71,7 @@ fn main() -> Outcome<()> {
         rounds: ROUNDS,
         bytes_each_way: ITEMS * FLOATS * 4,
         budget_bytes: BUDGET,
-        copies_s: copies.as_secs_f64(),
+        copies_s: copies,
         plans: Vec::new(),
     };
     for in_flight in IN_FLIGHT {
@@ -98,9 +98,9 @@ fn value(item: usize) -> f32 {
     f32::from(u16::try_from(item % 8191).unwrap_or(0))
 }
 
-fn rate(time: Duration) -> f64 {
+fn rate(seconds: f64) -> f64 {
     let gib = f64::from(u32::try_from((ITEMS * FLOATS * 4) >> 20).unwrap_or(0)) / 1024.0;
-    gib * 1.073_741_824 / time.as_secs_f64()
+    gib * 1.073_741_824 / seconds
 }
 
 #[allow(unsafe_code, reason = "any bytes are floats, and the memory is written before it is read")]
@@ -117,8 +117,8 @@ fn kernel(guard: &Guard) -> Outcome<Kernel> {
     Ok(unsafe { module.kernel("affine", &[memory, memory]) }?)
 }
 
-/// The median time of `run` and its submitted work.
-fn median(stream: &CudaStream, mut run: impl FnMut() -> Outcome<()>) -> Outcome<Duration> {
+/// The median seconds of `run` and its submitted work.
+fn median_s(stream: &CudaStream, mut run: impl FnMut() -> Outcome<()>) -> Outcome<f64> {
     let mut times = Vec::with_capacity(ROUNDS);
     for round in 0..=ROUNDS {
         let begun = Instant::now();
@@ -126,25 +126,24 @@ fn median(stream: &CudaStream, mut run: impl FnMut() -> Outcome<()>) -> Outcome<
         stream.synchronize()?;
         // The first warms up.
         if round > 0 {
-            times.push(begun.elapsed());
+            times.push(begun.elapsed().as_secs_f64());
         }
     }
-    times.sort_unstable();
-    times.get(ROUNDS / 2).copied().ok_or_else(|| "no rounds".into())
+    Ok(median(times))
 }
 
-/// The time to copy all of `x` to the device and as much to `y`, at once, in parts of 256 MiB.
+/// The seconds to copy all of `x` to the device and as much to `y`, at once, in parts of 256 MiB.
 fn copies(
     context: &Arc<CudaContext>,
     x: &PinnedHostSlice<f32>,
     y: &mut PinnedHostSlice<f32>,
-) -> Outcome<Duration> {
+) -> Outcome<f64> {
     let (into, out_of) = (context.new_stream()?, context.new_stream()?);
     let part = usize::try_from((256_u64 << 20) / 4)?;
     let mut to = into.alloc_zeros::<f32>(part)?;
     let from = out_of.alloc_zeros::<f32>(part)?;
     let (x, y) = (x.as_slice()?, y.as_mut_slice()?);
-    median(&into, || {
+    median_s(&into, || {
         for (x, y) in x.chunks(part).zip(y.chunks_mut(part)) {
             into.memcpy_htod(x, &mut to)?;
             out_of.memcpy_dtoh(&from, y)?;
@@ -159,7 +158,7 @@ fn run(
     kernel: &Kernel,
     budget: &Budget,
     (x, y): (&PinnedHostSlice<f32>, &mut PinnedHostSlice<f32>),
-    copies: Duration,
+    copies: f64,
 ) -> Outcome<PlanRow> {
     let context = guard.context().ok_or("no context")?;
     let stream = context.new_stream()?;
@@ -176,7 +175,7 @@ fn run(
     let plan = pipeline.plan(budget)?;
     let mut scratch = PipelineScratch::new();
     y.as_mut_slice()?.par_iter_mut().for_each(|y| *y = f32::NAN);
-    let time = median(&stream, || {
+    let seconds = median_s(&stream, || {
         let memory = DeviceMemory::new(&stream).on_streams(&more).scratch(&mut scratch);
         pipeline.run(guard, &plan, memory.read_host(from, x).write_host(to, y))?;
         Ok(())
@@ -190,8 +189,8 @@ fn run(
             chunks: plan.len(),
             in_flight: plan.in_flight(),
             scratch_bytes: plan.bytes(),
-            seconds: time.as_secs_f64(),
-            of_copies: copies.as_secs_f64() / time.as_secs_f64(),
+            seconds,
+            of_copies: copies / seconds,
         }),
         wrong => Err(format!("{wrong} items are wrong: {plan}").into()),
     }

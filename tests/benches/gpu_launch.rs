@@ -13,7 +13,7 @@ use std::error::Error;
 use std::sync::Arc;
 use std::time::Instant;
 
-use cudarc::driver::sys::{CUevent_flags, CUfunction};
+use cudarc::driver::sys::CUfunction;
 use cudarc::driver::{CudaContext, CudaFunction, CudaSlice, CudaStream, LaunchConfig, result};
 use cudarc::nvrtc::Ptx;
 use gridguard::cuda::{Args, CompileOptions, Compiler, Kernel, RawLaunch, driver_version};
@@ -25,7 +25,7 @@ use gridguard_capi::{
 use gridguard_examples::uniform;
 use gridguard_kernels::temporal_attention::{Layout, Shape, TemporalAttention};
 use gridguard_kernels::{Element, Kernels, Prepared, Tensor, TensorMut};
-use gridguard_tests::figures::{self, Origin};
+use gridguard_tests::figures::{self, Origin, event_ms, median};
 use half::f16;
 use serde::Serialize;
 
@@ -373,13 +373,13 @@ fn motivating_case(guard: &Arc<Guard>) -> Result<MotivatingCase, Box<dyn Error>>
     let (split, flat) = (prepare(Layout::FoldedY)?, prepare(Layout::FlatX)?);
     type Attention = Prepared<TemporalAttention>;
     let time = |prepared: &Attention, out: &mut CudaSlice<f16>| -> Result<f64, Box<dyn Error>> {
-        let timed = Some(CUevent_flags::CU_EVENT_DEFAULT);
-        let start = stream.record_event(timed)?;
-        let tensors = [&q, &k, &v].map(|tensor| Tensor::new(tensor, shape.dims()));
-        let out = TensorMut::new(out, shape.dims());
-        prepared.launch(&stream, tensors, None, shape.scale(), out)?;
-        let end = stream.record_event(timed)?;
-        Ok(f64::from(start.elapsed_ms(&end)?) * 1e3)
+        let ms = event_ms(&stream, || {
+            let tensors = [&q, &k, &v].map(|tensor| Tensor::new(tensor, shape.dims()));
+            let out = TensorMut::new(out, shape.dims());
+            prepared.launch(&stream, tensors, None, shape.scale(), out)?;
+            Ok(())
+        })?;
+        Ok(ms * 1e3)
     };
     let (mut splits, mut flats, mut ratios) = (Vec::new(), Vec::new(), Vec::new());
     for round in 0..WARM_UP + EVENT_ROUNDS {
@@ -417,11 +417,11 @@ fn rewritten(guard: &Guard) -> Result<Vec<RewrittenRow>, Box<dyn Error>> {
     let mut time = |kernel: &Kernel, plan: &Plan| -> Result<f64, Box<dyn Error>> {
         let mut args = Args::new(&stream);
         args.read(&from).write(&mut to);
-        let timed = Some(CUevent_flags::CU_EVENT_DEFAULT);
-        let start = stream.record_event(timed)?;
-        guard.launch(kernel, plan, args)?;
-        let end = stream.record_event(timed)?;
-        Ok(f64::from(start.elapsed_ms(&end)?) * 1e3)
+        let ms = event_ms(&stream, || {
+            guard.launch(kernel, plan, args)?;
+            Ok(())
+        })?;
+        Ok(ms * 1e3)
     };
     let plan = |kernel: &Kernel, grid: Dim3, choice| {
         let request = LaunchRequest::new(grid, Dim3::new(COPY_THREADS, 1, 1));
@@ -471,9 +471,4 @@ const COPY_THREADS: u64 = 128;
 
 fn fastest(times: &[f64]) -> f64 {
     times.iter().copied().fold(f64::INFINITY, f64::min)
-}
-
-fn median(mut numbers: Vec<f64>) -> f64 {
-    numbers.sort_by(f64::total_cmp);
-    numbers.get(numbers.len() / 2).copied().unwrap_or(f64::NAN)
 }

@@ -8,7 +8,7 @@
 use std::error::Error;
 use std::sync::Arc;
 
-use cudarc::driver::sys::{CUevent_flags, CUgraphInstantiate_flags, CUstreamCaptureMode};
+use cudarc::driver::sys::{CUgraphInstantiate_flags, CUstreamCaptureMode};
 use cudarc::driver::{
     CudaFunction, CudaSlice, CudaStream, CudaView, CudaViewMut, LaunchConfig, PushKernelArg,
 };
@@ -19,7 +19,7 @@ use gridguard_examples::uniform;
 use gridguard_pipeline::{
     Budget, Buffer, DeviceMemory, Pipeline, PipelineBuilder, PipelineScratch,
 };
-use gridguard_tests::figures::{self, Origin};
+use gridguard_tests::figures::{self, Origin, event_ms, median};
 use serde::Serialize;
 
 /// Items of as many floats as a block has threads for: 320 MiB.
@@ -211,25 +211,14 @@ impl Case<'_> {
     ) -> Outcome<[f64; 3]> {
         let mut times = [(); 3].map(|()| Vec::with_capacity(ROUNDS));
         for round in 0..WARM_UP + ROUNDS {
-            let pair = [self.ms(&mut first)?, self.ms(&mut second)?];
+            let first = event_ms(&self.stream, &mut first)?;
+            let second = event_ms(&self.stream, &mut second)?;
             if round >= WARM_UP {
-                let [first, second] = pair;
                 for (times, value) in times.iter_mut().zip([first, second, second / first]) {
                     times.push(value);
                 }
             }
         }
-        Ok(times.map(|mut times| {
-            times.sort_by(f64::total_cmp);
-            times.get(ROUNDS / 2).copied().unwrap_or(f64::NAN)
-        }))
-    }
-
-    fn ms(&self, run: &mut impl FnMut() -> Outcome<()>) -> Outcome<f64> {
-        let timed = Some(CUevent_flags::CU_EVENT_DEFAULT);
-        let start = self.stream.record_event(timed)?;
-        run()?;
-        let end = self.stream.record_event(timed)?;
-        Ok(f64::from(start.elapsed_ms(&end)?))
+        Ok(times.map(median))
     }
 }

@@ -3,6 +3,8 @@
 use std::error::Error;
 use std::sync::Arc;
 
+use cudarc::driver::CudaStream;
+use cudarc::driver::sys::CUevent_flags;
 use gridguard::Guard;
 use serde::Serialize;
 
@@ -53,6 +55,29 @@ extern "C" __global__ void affine(const float4 *x, float4 *y) {
 #[must_use]
 pub fn from_suite(name: &str) -> String {
     std::env::var(name).unwrap_or_else(|_| "unknown".into())
+}
+
+/// Milliseconds between events around `run`.
+///
+/// # Errors
+///
+/// That of `run`, or of the driver.
+pub fn event_ms(
+    stream: &CudaStream,
+    run: impl FnOnce() -> Result<(), Box<dyn Error>>,
+) -> Result<f64, Box<dyn Error>> {
+    let timed = Some(CUevent_flags::CU_EVENT_DEFAULT);
+    let start = stream.record_event(timed)?;
+    run()?;
+    let end = stream.record_event(timed)?;
+    Ok(f64::from(start.elapsed_ms(&end)?))
+}
+
+/// The median; not a number if there are none.
+#[must_use]
+pub fn median(mut numbers: Vec<f64>) -> f64 {
+    numbers.sort_by(f64::total_cmp);
+    numbers.get(numbers.len() / 2).copied().unwrap_or(f64::NAN)
 }
 
 /// Writes `report` as JSON to the file that the program's first argument names, if it has one.

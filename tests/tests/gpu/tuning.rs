@@ -202,19 +202,16 @@ fn candidate(remote: &mut Remote, fault: u64, choice: StoredChoice) -> Candidate
     }
 }
 
-/// Checks and times a candidate that is fine; gives the shortest time, in nanoseconds, which other
-/// users of the device lengthen least.
-fn shortest(remote: &mut Remote, choice: StoredChoice, portion: Portion) -> f64 {
-    let fine = candidate(remote, FINE, choice);
+/// Checks and times a candidate that is fine.
+fn measure_fine(remote: &mut Remote) {
+    let fine = candidate(remote, FINE, StoredChoice::Chunked { max_items: CHUNK });
     remote.check(&fine).expect("right");
-    let times = (0..25).map(|_| {
+    for portion in [Portion::Sequence, Portion::LargestLaunch] {
         let Sample { time_ns, clock_mhz } = remote.sample(&fine, portion).expect("a sample");
-        assert!((100.0..1e8).contains(&time_ns), "{time_ns} ns");
+        assert!((100.0..1e9).contains(&time_ns), "{time_ns} ns");
         let clock_mhz = clock_mhz.expect("a clock");
         assert!((100.0..5000.0).contains(&clock_mhz), "{clock_mhz} MHz");
-        time_ns
-    });
-    times.fold(f64::INFINITY, f64::min)
+    }
 }
 
 /// Measures a candidate with a fault between others that are fine.
@@ -223,11 +220,11 @@ fn fault(
     fault: u64,
     request: fn(&mut Remote, &Candidate) -> Result<(), MeasureFailure>,
 ) -> MeasureFailure {
-    shortest(remote, StoredChoice::Automatic, Portion::Sequence);
+    measure_fine(remote);
     let faulty = candidate(remote, fault, StoredChoice::Automatic);
     let failure = request(remote, &faulty).expect_err("a fault");
     assert_eq!(remote.process_id().is_none(), failure.kind.is_fatal(), "{failure}");
-    shortest(remote, StoredChoice::Automatic, Portion::Sequence);
+    measure_fine(remote);
     failure
 }
 
@@ -266,20 +263,4 @@ fn a_fault_in_a_sample_is_told_under_each_policy() {
         let late = "did not finish within 1s";
         assert_eq!(failure, MeasureFailure::new(FailureKind::Timeout, late), "{policy}");
     }
-}
-
-#[test]
-#[ignore = "needs a CUDA GPU"]
-fn times_follow_the_policy_and_the_portion() {
-    let split = StoredChoice::Chunked { max_items: CHUNK };
-    let [cold_eager, cold_graph, hot_eager, hot_graph] = policies().map(|policy| {
-        let mut remote = remote(policy);
-        let whole = shortest(&mut remote, StoredChoice::Automatic, Portion::Sequence);
-        let chunks = shortest(&mut remote, split, Portion::Sequence);
-        let one_chunk = shortest(&mut remote, split, Portion::LargestLaunch);
-        assert!(one_chunk <= chunks, "{policy}: one of four chunks {one_chunk}, all {chunks} ns");
-        whole
-    });
-    assert!(cold_eager >= hot_eager, "eager: cold {cold_eager} ns, hot {hot_eager} ns");
-    assert!(cold_graph >= hot_graph, "graph: cold {cold_graph} ns, hot {hot_graph} ns");
 }
