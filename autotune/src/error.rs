@@ -40,6 +40,8 @@ pub enum ErrorKind {
     Connection,
     /// A journal cannot be used. The file is unchanged.
     Journal,
+    /// Another search has the journal.
+    Busy,
     /// The entry cannot be written to a profile.
     Profile,
     /// There is nothing to draw, or the drawing library failed.

@@ -273,13 +273,60 @@ fn a_file_that_is_no_journal_of_the_function_is_left_alone() {
     }
 }
 
+/// As [`Scripted`], but block 6 runs only as often as this number says.
+struct Failing(Scripted, u64);
+
+impl Measurer for Failing {
+    fn check(&mut self, candidate: &Candidate) -> Result<(), MeasureFailure> {
+        self.0.check(candidate)
+    }
+
+    fn sample(
+        &mut self,
+        candidate: &Candidate,
+        portion: Portion,
+    ) -> Result<Sample, MeasureFailure> {
+        if candidate.parameters[0].1 == 6 {
+            let failure = || MeasureFailure::new(FailureKind::Launch, "no memory is left");
+            self.1 = self.1.checked_sub(1).ok_or_else(failure)?;
+        }
+        self.0.sample(candidate, portion)
+    }
+}
+
 #[test]
-fn the_failure_of_the_default_is_not_kept() {
+fn the_failure_of_the_default_ends_a_search_but_not_its_journal() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("work.jsonl");
-    for output in [vec![], vec![1.0_f64]] {
-        let space = blocks(&[1, 2]).journal(&path);
-        let tuned = tune_fn(&key(), space, |trial| trial.output(|| Ok(output.clone())));
-        assert_eq!(tuned.is_ok(), !output.is_empty());
+    let space = || blocks(&[6, 7, 3]).journal(&path);
+    let mut samples = 0;
+    for left in [0, 1, 4] {
+        let error = space().measure(&key(), &mut Failing(Scripted::default(), left));
+        let error = error.expect_err("the default failed");
+        assert!(matches!(error.kind(), ErrorKind::Default(_)), "{error}");
+        let lines = fs::read_to_string(&path).unwrap();
+        assert!(lines.matches("sample").count() >= samples, "what was measured is kept");
+        samples = lines.matches("sample").count();
     }
+    assert!(samples > 0);
+    let (tuned, ran) = journaled(&path, &[6, 7, 3]);
+    assert_eq!(
+        (tuned.parameter("block"), failures(&tuned)),
+        (Some(3), vec![(7, FailureKind::Mismatch)])
+    );
+    assert!(!ran.contains(&7), "its check is in the journal");
+}
+
+#[test]
+fn another_search_of_the_same_function_is_named() {
+    let folder = tempfile::tempdir().unwrap();
+    let space = || blocks(&[1, 2]).journal(folder.path().join("work.jsonl"));
+    let mut kinds = Vec::new();
+    let tuned = tune_fn(&key(), space(), |trial| {
+        let other = space().measure(&key(), &mut Scripted::default());
+        kinds.extend(other.err().map(|error| error.kind().clone()));
+        trial.output(|| Ok(vec![1.0_f32]))
+    });
+    assert!(tuned.expect("tuned").entry.is_some());
+    assert!(!kinds.is_empty() && kinds.iter().all(|kind| *kind == ErrorKind::Busy), "{kinds:?}");
 }

@@ -5,7 +5,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use gridguard_files::{FileLock, ReadError};
+use gridguard_files::{FileLock, LockError, ReadError};
 
 use crate::candidate::Candidate;
 use crate::error::{Error, ErrorKind};
@@ -38,8 +38,14 @@ impl Kept {
     ) -> Result<Self, Error> {
         gridguard_files::create_folder(gridguard_files::folder_of(path))
             .map_err(unusable(path, ""))?;
-        let lock = FileLock::acquire(&path.with_extension("lock"), Duration::ZERO)
-            .map_err(unusable(path, ""))?;
+        let lock = FileLock::acquire(&path.with_extension("lock"), Duration::ZERO);
+        let lock = lock.map_err(|error| match error {
+            LockError::Held { .. } => {
+                let message = format!("journal {}: {error}", path.display());
+                Error::new(ErrorKind::Busy, message).caused_by(error)
+            }
+            LockError::Failed(_) => unusable(path, "")(error),
+        })?;
         let old = read(path)?;
         let candidates = space.candidates();
         let text = serde_json::to_string(candidates).map_err(|error| unusable(path, "")(error))?;
@@ -84,9 +90,13 @@ impl Kept {
         before - space.candidates().len()
     }
 
-    /// Rewrites the file without an incomplete last line, and appends each new record. If an append fails later, only
-    /// the journal is lost.
-    pub(super) fn into_writer(self) -> Result<impl FnMut(&JournalRecord) + Send + 'static, Error> {
+    /// Rewrites the file without an incomplete last line, and appends each new record, but no failure of the default:
+    /// it ends the search, and the next one must run the default again. If an append fails later, only the journal is
+    /// lost.
+    pub(super) fn into_writer(
+        self,
+        default: Candidate,
+    ) -> Result<impl FnMut(&JournalRecord) + Send + 'static, Error> {
         let Self { path, lock, journal, .. } = self;
         let mut lines = Vec::new();
         journal.write_lines(&mut lines).map_err(unusable(&path, ""))?;
@@ -95,6 +105,13 @@ impl Kept {
         let mut open = Some(gridguard_files::append(&path).map_err(unusable(&path, ""))?);
         Ok(move |record: &JournalRecord| {
             let _held = &lock;
+            let (candidate, failed) = match record {
+                JournalRecord::Check { candidate, result } => (candidate, result.is_err()),
+                JournalRecord::Sample { candidate, result, .. } => (candidate, result.is_err()),
+            };
+            if failed && *candidate == default {
+                return;
+            }
             if open.as_mut().is_some_and(|file| record.write_line(file).is_err()) {
                 open = None;
             }

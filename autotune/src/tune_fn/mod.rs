@@ -5,7 +5,6 @@ mod trial;
 mod workload;
 
 use core::time::Duration;
-use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::SystemTime;
@@ -23,7 +22,7 @@ use self::workload::FnWorkload;
 use crate::candidate::{Candidate, LaunchConfig, chunked};
 use crate::clock::{DeviceClock, HostClock};
 use crate::control::Budget;
-use crate::error::{Error, ErrorKind};
+use crate::error::Error;
 use crate::failure::{MeasureFailure, Measured};
 use crate::in_process::InProcess;
 use crate::journal::Resumed;
@@ -240,12 +239,12 @@ impl<'a> FnSpace<'a> {
         mut space: Space,
         measurer: &mut dyn Measurer,
     ) -> Result<TunedFn, Error> {
-        let Some(default) = space.default() else { return Err(Error::no_candidate()) };
+        let Some(default) = space.default().cloned() else { return Err(Error::no_candidate()) };
         let device = self.guard.as_deref();
         let environment = device.map_or_else(Environment::host, Guard::environment);
         let found = self.provenance(&environment);
         // Refuses names that no profile takes before anything is measured.
-        unmeasured(key, &self.shape, default, found.clone()).check()?;
+        unmeasured(key, &self.shape, &default, found.clone()).check()?;
         let (mut journal, mut known, mut on_record) = (Default::default(), 0, None);
         if let Some(path) = &self.journal {
             let problem = format!("{key:?} {:?} tolerance {}", self.shape, found.tolerance);
@@ -253,20 +252,14 @@ impl<'a> FnSpace<'a> {
             let kept = Kept::open(path, &[problem, format!("{device} {environment:?}")], &space)?;
             known = kept.drop_known(&mut space);
             journal = kept.journal.clone();
-            on_record = Some(kept.into_writer()?);
+            on_record = Some(kept.into_writer(default)?);
         }
         let mut resumed = Resumed::new(measurer, journal);
         if let Some(on_record) = on_record {
             resumed = resumed.on_record(on_record);
         }
         let budget = Budget { wall_time: self.time_limit, ..Budget::default() };
-        let outcome = tune(&mut resumed, &mut space, key.objective, &budget, &mut ());
-        let failed = outcome.as_ref().err().map(Error::kind);
-        if let (Some(ErrorKind::Default(_)), Some(path)) = (failed, &self.journal) {
-            // The next search must not read this failure, because its cause may be fixed.
-            let _ = fs::remove_file(path);
-        }
-        let outcome = outcome?;
+        let outcome = tune(&mut resumed, &mut space, key.objective, &budget, &mut ())?;
         let entry = outcome.complete.then(|| outcome.entry(key.clone(), self.shape, found));
         Ok(TunedFn { choice: outcome.winner.choice.into(), entry, outcome, known })
     }

@@ -16,7 +16,8 @@ pub(super) struct FnWorkload<F> {
     tolerance: f64,
     /// The reference, once it is known.
     expected: Option<Vec<f64>>,
-    plans: HashMap<Candidate, Option<Plan>>,
+    /// Those of a guarded launch. Without one, no candidate is looked up while it is timed.
+    plans: HashMap<Candidate, Plan>,
     launch: F,
 }
 
@@ -32,7 +33,7 @@ impl<F: FnMut(&mut Trial<'_>) -> Measured<()>> FnWorkload<F> {
     }
 
     fn call(&mut self, candidate: &Candidate, is_check: bool) -> Measured<Option<Vec<f64>>> {
-        let plan = self.plans.get(candidate).and_then(Option::as_ref);
+        let plan = self.plans.get(candidate);
         let mut trial = Trial { candidate, items: self.items, plan, is_check, output: None };
         (self.launch)(&mut trial)?;
         Ok(trial.output)
@@ -69,8 +70,8 @@ impl<F: FnMut(&mut Trial<'_>) -> Measured<()>> FnWorkload<F> {
 
 impl<F: FnMut(&mut Trial<'_>) -> Measured<()>> Workload for FnWorkload<F> {
     fn prepare(&mut self, candidate: &Candidate) -> Measured<()> {
-        if !self.plans.contains_key(candidate) {
-            self.plans.insert(candidate.clone(), self.space.plan(candidate));
+        if let Some(plan) = self.space.plan(candidate) {
+            self.plans.insert(candidate.clone(), plan);
         }
         Ok(())
     }
