@@ -13,6 +13,7 @@ import os
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -49,7 +50,10 @@ def install() -> None:
 
 
 def uninstall() -> None:
-    """Undo `install`. Open contexts of `installed` stay active until they end."""
+    """Undo `install`. Open contexts of `installed` stay active until they end.
+
+    For CUDA tensors a kernel that passes each call on to PyTorch's stays registered.
+    """
     _update(installed=False)
 
 
@@ -84,15 +88,32 @@ def _update(installed: bool | None = None, opened: int = 0) -> None:
 
 def _register() -> None:
     """Register our kernel once. PyTorch reads its tables without a lock, so it is never removed."""
-    # The dispatcher tries Autograd first, and `BackendSelect` first in inference mode. With a kernel for the device
-    # itself, `torch.export` would not decompose the operator.
-    for key in (f"Autograd{_launch.DEVICE_TYPE.upper()}", "BackendSelect"):
+    if _launch.SERVED_DEVICE == "is_meta":
+        return  # AMD devices have the same keys
+    from torch._subclasses.functional_tensor import FunctionalTensorMode
+    from torch.fx.experimental.proxy_tensor import ProxyTorchDispatchMode
+
+    # The dispatcher tries Autograd first, and the device itself in inference mode. Other devices keep PyTorch's kernel.
+    device = _launch.DEVICE_TYPE.upper()
+    for key in (f"Autograd{device}", device):
         if key not in _registered:
             library = torch.library.Library("aten", "IMPL")
             library.impl("scaled_dot_product_attention", _dispatched, key)
             # Compilers dispatch in Python, and cache the kernels.
             _pytorch.operator._dispatch_cache.clear()
             _registered[key] = library
+    for mode in (FunctionalTensorMode, ProxyTorchDispatchMode):
+        if mode not in _pytorch.operator.python_key_table:
+            _pytorch.operator.py_impl(mode)(_decomposed)
+
+
+def _decomposed(mode: Any, *args: Any, **kwargs: Any) -> Any:
+    """Decompose PyTorch's operator where tracers would, were no kernel registered for the device."""
+    out = NotImplemented
+    if not getattr(mode, "pre_dispatch", False):
+        with mode:
+            out = _pytorch.operator.decompose(*args, **kwargs)
+    return mode.__torch_dispatch__(_pytorch.operator, (), args, kwargs) if out is NotImplemented else out
 
 
 def _tag_compiled_code(active: bool) -> None:

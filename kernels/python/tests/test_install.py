@@ -145,6 +145,24 @@ def test_the_programs_of_the_documentation_run():
     assert "PyTorch: device               1\n" in ran.stdout
 
 
+def test_only_cuda_tensors_pass_our_kernel():
+    program = """
+import torch
+import gridguard.torch as ours
+
+def table():
+    return set(torch._C._dispatch_dump_table("aten::scaled_dot_product_attention").splitlines())
+
+before = table()
+ours.install()
+installed = table()
+ours.uninstall()
+print(sorted(line.partition(":")[0] for line in installed - before), table() == installed)
+"""
+    ran = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert ran.stdout == "['AutogradCUDA', 'CUDA'] True\n"
+
+
 def test_code_compiled_after_install_is_served():
     program = """
 import pytest
