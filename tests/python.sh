@@ -25,7 +25,7 @@ export PYTHONPATH=$packages${PYTHONPATH:+:$PYTHONPATH}
 export TORCHINDUCTOR_CACHE_DIR=$packages/inductor
 tests=(kernels/python/tests/test_{documents,arguments,launch,tuning}.py)
 if "$python" -c 'import numpy' 2>/dev/null; then
-    tests+=(kernels/python/tests/test_tune.py)
+    tests+=(kernels/python/tests/test_{dependencies,tune}.py)
 else
     echo "without NumPy: the tests of gridguard.tune are not run"
 fi

@@ -138,7 +138,10 @@ def look_up_function(function: object) -> tuple[list[tuple[str, int]], int | Non
     """Return the tuned parameters and chunk of a function, and how the profile matched."""
 
 def tune_function(command: Sequence[str], problem: str, function: object, search: object) -> str:
-    """Tune a function that `command` runs. Return the result as JSON."""
+    """Tune a function that `command` runs. Return the result as JSON.
+
+    Raise BlockingIOError while another search has its journal.
+    """
 
 def profile_digest(device: int | None) -> str:
     """Return the digest of the choices for a device, or for the host."""

@@ -7,16 +7,14 @@ import functools
 import json
 import os
 import pickle
-import queue
-import runpy
+import select
 import signal
 import socket
 import sys
-import threading
 import time
 import traceback
-import types
-from collections.abc import Iterator
+from collections.abc import Callable
+from multiprocessing import spawn
 from typing import Any
 
 
@@ -34,12 +32,13 @@ class Problem:
     def __init__(self, path: str):
         with open(path, "rb") as file:
             stored = pickle.load(file)
-        sys.path[:] = stored["path"]
-        if stored["main"] is not None:
-            _import_main(stored["main"])
+        spawn.prepare(stored["preparation"])
         __import__(stored["module"])
         tunable = functools.reduce(getattr, stored["name"].split("."), sys.modules[stored["module"]])
         self.function, self.reference, self.options = tunable.function, tunable.reference, tunable.options
+        if tunable._source.digest() != stored["source"]:
+            text = "code or globals that it names are not what a new process imports: restart the program, or set them"
+            raise Failed("launch", f"{text} where they are imported")
         self.args, self.kwargs = pickle.loads(stored["arguments"])
         self.default, self.signature = stored["default"], tunable._signature
         bound = self.signature.bind_partial(*self.args, **self.kwargs).arguments
@@ -49,6 +48,7 @@ class Problem:
         if missing:
             raise Failed("launch", f"{missing[0]} is no array: outputs and updates name arrays")
         self.expected: list[Any] | None = None
+        self.wrong = {name: _wrong(self.before[name]) for name in self.options["outputs"]}
         self.repeats: dict[Any, int] = {}
         self.forks: list[bool] = []
         os.register_at_fork(after_in_parent=lambda: self.forks.append(True))
@@ -59,7 +59,10 @@ class Problem:
     def check(self, values: dict[str, int]) -> None:
         """Compare the output of a candidate with the reference."""
         if self.expected is None:
-            first, second = self._output(self.default), self._output(self.default)
+            first = self._output(self.default)
+            # An element that the default does not write differs in its second run.
+            self.wrong = {name: _wrong(output) for name, output in zip(self.options["outputs"], first)}
+            second = self._output(self.default)
             text = "the default's second run gave another output than its first: name in `updates` what it changes; "
             self._compare(second, first, text)
             if self.reference is not None:
@@ -73,28 +76,42 @@ class Problem:
     def sample(self, values: dict[str, int]) -> float:
         """Return the time of a call in nanoseconds, the mean of as many as take a fifth of a millisecond."""
         place = tuple(values.items())
-        begun = time.perf_counter_ns()
         self._run(values)
-        _synchronise()
+        synchronise = _synchronise()
         if place not in self.repeats:
-            once = max(1, time.perf_counter_ns() - begun)
-            self.repeats[place] = max(1, min(1000, 200_000 // once))
-        repeats = self.repeats[place]
-        begun = time.perf_counter_ns()
-        for _ in range(repeats):
-            self._run(values)
+            once = self._time(values, 1, synchronise)
+            self.repeats[place] = max(1, min(1000, int(200_000 / once)))
+        return self._time(values, self.repeats[place], synchronise)
+
+    def _time(self, values: dict[str, int], repeats: int, synchronise: Callable[[], Any] | None) -> float:
+        """Time calls of the function and, if it has used a device, the wait for its work."""
+        function, args, kwargs = self.function, self.args, {**self.kwargs, **values}
+
+        def timed() -> float:
+            rounds = range(repeats)
+            begun = time.perf_counter_ns()
+            for _ in rounds:
+                function(*args, **kwargs)
+            if synchronise is not None:
+                synchronise()
+            return max(1.0, (time.perf_counter_ns() - begun) / repeats)
+
+        time_ns: float = self._guarded(timed)
         _synchronise()
-        return max(1.0, (time.perf_counter_ns() - begun) / repeats)
+        return time_ns
 
     def _run(self, values: dict[str, int]) -> Any:
+        return self._guarded(lambda: self.function(*self.args, **{**self.kwargs, **values}))
+
+    def _guarded(self, run: Callable[[], Any]) -> Any:
         process = os.getpid()
         try:
-            returned = self.function(*self.args, **{**self.kwargs, **values})
+            returned = run()
         except BaseException as error:
             if os.getpid() == process:
                 _synchronise()
                 # Without the lines of this file.
-                trace = "".join(traceback.format_tb(error.__traceback__)[1:])
+                trace = "".join(traceback.format_tb(error.__traceback__)[2:])
                 text = f"it raised {type(error).__name__}: {error}\n{trace}"
                 raise Failed("launch", text.strip()) from error
         if os.getpid() != process:
@@ -109,7 +126,7 @@ class Problem:
         for name in self.options["updates"]:
             _write(self.arrays[name], self.before[name])
         for name in self.options["outputs"]:
-            _write(self.arrays[name], _wrong(self.before[name]))
+            _write(self.arrays[name], self.wrong[name])
 
     def _output(self, values: dict[str, int]) -> list[Any]:
         self._restore()
@@ -133,13 +150,6 @@ class Problem:
             difference = _difference(one, other, self.options["tolerance"])
             if difference is not None:
                 raise Failed("mismatch", f"{text}in array {place}, {difference}")
-
-
-def _import_main(file: str) -> None:
-    """Import the main program under another name, as multiprocessing does."""
-    main = types.ModuleType("__gridguard_main__")
-    sys.modules["__main__"] = sys.modules["__gridguard_main__"] = main
-    main.__dict__.update(runpy.run_path(file, run_name="__gridguard_main__"))
 
 
 def _arrays_in(returned: Any) -> list[Any]:
@@ -188,7 +198,7 @@ def _wrong(host: Any) -> Any:
     import numpy
 
     if host.dtype.kind in "fc":
-        return numpy.full_like(host, numpy.nan)
+        return numpy.where(numpy.isnan(host), numpy.zeros_like(host), numpy.full_like(host, numpy.nan))
     return numpy.invert(host)
 
 
@@ -202,7 +212,7 @@ def _difference(output: Any, expected: Any, tolerance: float) -> str | None:
 
     if output.shape != expected.shape or (tolerance == 0 and output.dtype != expected.dtype):
         return f"{output.dtype} {list(output.shape)} is not {expected.dtype} {list(expected.shape)}"
-    close = output == expected
+    close = (output == expected) | ((output != output) & (expected != expected))
     if tolerance > 0 and not close.all():
         wide = numpy.complex128 if expected.dtype.kind == "c" else numpy.float64
         with numpy.errstate(all="ignore"):
@@ -217,39 +227,39 @@ def _difference(output: Any, expected: Any, tolerance: float) -> str | None:
     return f"element {list(place)} is {output[place]}, not {expected[place]}; the tolerance is {tolerance}"
 
 
-@functools.cache
-def _driver() -> Any:
-    """The driver, which libraries of the function have loaded."""
-    return ctypes.CDLL("libcuda.so.1", mode=os.RTLD_NOLOAD | os.RTLD_NOW)
-
-
-def _synchronise() -> None:
-    """Wait for the device, if the function has used one."""
+def _synchronise() -> Callable[[], Any] | None:
+    """Wait for the device if the function has used one, and return the driver's function that waits."""
     try:
-        driver = _driver()
+        # Libraries of the function have loaded it.
+        driver = ctypes.CDLL("libcuda.so.1", mode=os.RTLD_NOLOAD | os.RTLD_NOW)
     except OSError:
-        return
+        return None
     code = driver.cuCtxSynchronize()
-    # Success; the driver is not initialised; this thread has no context.
-    if code not in (0, 3, 201):
+    # The driver is not initialised; this thread has no context.
+    if code in (3, 201):
+        return None
+    if code != 0:
         raise Failed("crash", f"cuCtxSynchronize returned {code}: the function broke the context")
+    synchronise: Callable[[], Any] = driver.cuCtxSynchronize
+    return synchronise
 
 
-def _requests(connection: socket.socket) -> Iterator[Any]:
-    """Return the tuner's requests. This process ends with the tuner, also in the middle of a call."""
-    requests: queue.SimpleQueue[Any] = queue.SimpleQueue()
-
-    def read() -> None:
-        try:
-            for line in connection.makefile("r", encoding="utf-8"):
-                requests.put(json.loads(line))
-        finally:
-            if os.getpgrp() == os.getpid():
-                os.killpg(0, signal.SIGKILL)  # what the function started, too
-            os._exit(1)
-
-    threading.Thread(target=read, daemon=True).start()
-    return iter(requests.get, None)
+def _end_with(connection: socket.socket) -> None:
+    """End this process with the tuner, and all that it has started, even in the middle of a call that never returns."""
+    process = os.getpid()
+    if os.fork() != 0:
+        return
+    # The tuner must notice that this process closes the connection.
+    connection.close()
+    os.closerange(0, 2)
+    # The tuner reads the standard error.
+    tuner = select.poll()
+    tuner.register(2, select.POLLERR)
+    tuner.poll()
+    if os.getpgrp() == process:
+        os.killpg(0, signal.SIGKILL)
+    os.kill(process, signal.SIGKILL)
+    os._exit(1)
 
 
 def _sendable(text: str) -> str:
@@ -266,9 +276,11 @@ def main() -> None:
         def respond(number: int, message: Any) -> None:
             connection.sendall((json.dumps({"id": number, "message": message}) + "\n").encode())
 
+        _end_with(connection)
         respond(0, {"Ok": _PROTOCOL})
         problem: Problem | None = None
-        for request in _requests(connection):
+        for line in connection.makefile("r", encoding="utf-8"):
+            request = json.loads(line)
             number, message = request["id"], request["message"]
             if message == "close":
                 break

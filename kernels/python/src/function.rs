@@ -12,6 +12,7 @@ use gridguard_autotune::{
     Remote, Sample, Timeouts,
 };
 use parking_lot::Mutex;
+use pyo3::exceptions::PyBlockingIOError;
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 use serde_json::json;
@@ -94,7 +95,8 @@ pub(crate) fn compare_digests(digests: Vec<String>) -> PyResult<()> {
     gridguard::profile::compare_digests(&digests).map_err(stopped)
 }
 
-/// Tunes a function: `command` starts the process that runs the pickled `problem`. Returns the result as JSON.
+/// Tunes a function: `command` starts the process that runs the pickled `problem`. Returns the result as JSON. Raises
+/// `BlockingIOError` while another search has the journal.
 #[pyfunction]
 pub(crate) fn tune_function(
     py: Python<'_>,
@@ -191,6 +193,7 @@ fn tuned(
                 return error(failure.kind, format!("the default failed: {}", failure.message));
             }
             ErrorKind::Ended(failure) => return error(failure.kind, failure.message.clone()),
+            ErrorKind::Busy => return Err(PyBlockingIOError::new_err(failed.to_string())),
             ErrorKind::Journal => return Err(stopped(failed)),
             _ => return Err(invalid(failed)),
         },

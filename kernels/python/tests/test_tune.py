@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-import linecache
+import functools
+import importlib
+import inspect
 import os
+import pickle
 import signal
 import subprocess
 import sys
@@ -35,6 +38,27 @@ def functions(tmp_path, monkeypatch):
     sys.modules.pop("tuned_functions", None)
 
 
+@pytest.fixture
+def write(tmp_path, monkeypatch):
+    """Write modules, and import the first one anew."""
+    monkeypatch.setenv("GRIDGUARD_PROFILES", str(tmp_path / "profiles"))
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)
+    written = set()
+
+    def write(**modules):
+        written.update(modules)
+        for name, text in modules.items():
+            (tmp_path / f"{name}.py").write_text(text)
+            sys.modules.pop(name, None)
+        importlib.invalidate_caches()
+        return importlib.import_module(next(iter(modules)))
+
+    yield write
+    for name in written:
+        sys.modules.pop(name, None)
+
+
 def blocks_that_ran(tmp_path):
     log = tmp_path / "log"
     text = log.read_text() if log.exists() else ""
@@ -55,9 +79,7 @@ def test_a_function_is_tuned_and_later_calls_pass_the_choice(functions, tmp_path
     assert tuned.profile.parent == tmp_path / "profiles" and 'tolerance: "0"' in tuned.profile.read_text()
     assert not y.any(), "the child has copies of the arguments"
     assert double.values(x, y) == tuned.values
-    # Near sizes have the same choice, others the first values.
-    assert double.values(*arrays(900))["BLOCK"] == tuned.values["BLOCK"]
-    assert double.values(*arrays(9000)) == {"chunk": 9000, "BLOCK": 16}
+    assert double.values(*arrays(1001)) == {"chunk": 1001, "BLOCK": 16}
     double(x, y)
     assert (y == 2 * x).all()
     assert double.values(x.astype("f8"), y) == {"chunk": 1000, "BLOCK": 16}, "other types"
@@ -81,20 +103,10 @@ def test_a_changed_list_measures_only_what_is_new(functions, tmp_path):
     assert more.known == 2 and blocks_that_ran(tmp_path) == {16, 4}
 
 
-def test_a_list_in_the_source_may_change(tmp_path, monkeypatch):
-    monkeypatch.setenv("GRIDGUARD_PROFILES", str(tmp_path / "profiles"))
-    monkeypatch.syspath_prepend(tmp_path)
-    monkeypatch.setattr(sys, "dont_write_bytecode", True)
-    x = numpy.ones(4)
-
+def test_a_list_in_the_source_may_change(write):
     def tuned(blocks):
         text = "import gridguard\n\n@gridguard.tune(BLOCK=[{})\ndef same(x, *, BLOCK):\n    return BLOCK // 8 * x\n"
-        (tmp_path / "listed.py").write_text(text.format(blocks))
-        sys.modules.pop("listed", None)
-        linecache.checkcache()
-        import listed
-
-        return listed.same.tune(x).known
+        return write(listed=text.format(blocks)).same.tune(numpy.ones(4)).known
 
     # Block 16 gives another output, and is not run again, unless that may change.
     assert [tuned(blocks) for blocks in ("8, 16]", "8, 16, 9]")] == [0, 1]
@@ -102,7 +114,122 @@ def test_a_list_in_the_source_may_change(tmp_path, monkeypatch):
     assert tuned("8, 9, 16]") >= 1
     for more in ("timeout=30", "reference=lambda x: 1 * x", "reference=lambda x: 2 * x / 2"):
         assert [tuned(f"{blocks}], {more}") for blocks in ("8, 16", "8, 16, 9")] == [0, 1]
-    sys.modules.pop("listed", None)
+
+
+KERNEL = """
+import time
+
+def copy(x, y, block):
+    whole = len(x) // block * block
+    y[:whole] = {} * x[:whole]
+    if block == 1:
+        time.sleep(0.003)
+"""
+COPY = """
+import gridguard, kern
+
+@gridguard.tune(BLOCK=[1, 8], outputs=["y"]{})
+def copy(x, y, *, BLOCK=0):
+    kern.copy(x, y, BLOCK)
+"""
+
+
+def test_a_choice_serves_other_sizes_only_if_where_allows_them(write, caplog):
+    wheres = ("", ", where=lambda BLOCK: BLOCK <= 8", ", where=lambda BLOCK, x_0: x_0 % BLOCK == 0")
+    for where, expected in zip(wheres, ({16: 8}, {16: 8}, {16: 8, 24: 8})):
+        copy = write(tuned=COPY.format(where), kern=KERNEL.format(1)).copy
+        copy.tune(*arrays(16))
+        caplog.clear()
+        for items in (16, 17, 24, 31, 32, 16, 17):
+            x, y = arrays(items)
+            assert copy.values(x, y)["BLOCK"] == expected.get(items, 1)
+            copy(x, y)
+            assert (x == y).all()
+        said = [record.getMessage() for record in caplog.records]
+        assert len(said) == 1 and "at other sizes than the tuned ones" in said[0]
+
+
+def test_after_an_edit_the_default_runs_and_a_search_measures_anew(write, caplog):
+    modules = {"tuned": COPY.format(""), "kern": KERNEL.format(1)}
+    copy = write(**modules).copy
+    assert copy.tune(*arrays(16)).values == copy.values(*arrays(16)) == {"BLOCK": 8}
+    assert write(**modules).copy.values(*arrays(16)) == {"BLOCK": 8}
+    # Block 8 is wrong now.
+    copy = write(tuned=COPY.format(""), kern=KERNEL.format("(3 - block // 4)")).copy
+    x, y = arrays(16)
+    copy(x, y)
+    assert (y == 3 * x).all() and "was edited since it was tuned" in caplog.text
+    again = copy.tune(x, y)
+    assert again.values == {"BLOCK": 1} and "the output differs" in again.failures[0]
+    # What the program replaces is not what the child imports.
+    sys.modules["kern"].copy = lambda x, y, block: None
+    assert copy.values(x, y) == {"BLOCK": 1}
+    with pytest.raises(gridguard.TuneError, match="are not what a new process imports"):
+        copy.tune(x, y)
+
+
+PROGRAM = """
+import pickle, sys, threading
+import gridguard, numpy
+from . import kern
+
+class Scaler:
+    def __init__(self, factor):
+        self.factor = factor
+
+    @gridguard.tune(BLOCK=[1, 2], outputs=["y"])
+    def run(self, x, y, *, BLOCK=0):
+        "Scale."
+        y[:] = kern.scale(self.factor, x) / len(sys.argv[1])
+
+if __name__ == "__main__":
+    scaler, x, y = Scaler(3), numpy.array([0, numpy.nan, numpy.inf]), numpy.zeros(3)
+    found = [None, None]
+    def tune(place):
+        found[place] = scaler.run.tune(x, y)
+    threads = [threading.Thread(target=tune, args=(place,)) for place in range(2)]
+    [thread.start() for thread in threads], [thread.join() for thread in threads]
+    print(found[0].values == found[1].values == scaler.run.values(x, y), [one.failures for one in found])
+    scaler.run(x, y)
+    copy = pickle.loads(pickle.dumps(scaler)).run
+    print(y, copy.values(x, y) == found[0].values, Scaler(4).run.values(x, y), Scaler.run.__doc__)
+    print(pickle.loads(pickle.dumps(Scaler.run)) is Scaler.run, pickle.loads(pickle.dumps(copy)).values(x, y).keys())
+    try:
+        scaler.run.tune(numpy.zeros(2), numpy.zeros(2), time_limit=0.001)
+    except gridguard.TuneError as error:
+        print(error)
+"""
+
+
+def test_a_method_of_a_module_that_runs_as_a_program_is_tuned(tmp_path):
+    (tmp_path / "pkg").mkdir()
+    (tmp_path / "pkg" / "mod.py").write_text(PROGRAM)
+    (tmp_path / "pkg" / "kern.py").write_text("def scale(factor, x):\n    return factor * x\n")
+    environment = {**os.environ, "GRIDGUARD_PROFILES": str(tmp_path), "PYTHONPATH": os.pathsep.join(sys.path)}
+    ran = subprocess.run([sys.executable, "-W", "ignore", "-m", "pkg.mod", "argument"], env=environment,
+                         cwd=tmp_path, capture_output=True, text=True, check=False)  # fmt: skip
+    assert ran.stdout.splitlines()[:3] == [
+        "True [(), ()]",
+        "[ 0. nan inf] True {'BLOCK': 1} Scale.",
+        "True dict_keys(['BLOCK'])",
+    ], ran.stderr
+
+
+def test_unwritten_elements_are_found_beside_outputs_that_are_no_numbers(write):
+    text = (
+        "import gridguard, numpy\n@gridguard.tune(BLOCK=[{}], outputs=['y'])\n"
+        "def f(x, y, *, BLOCK=0):\n    y[BLOCK:] = numpy.nan\n    y[:BLOCK // 2] = 1\n"
+    )
+    tuned = write(unwritten=text.format("0, 1, 2, 3")).f.tune(*arrays(4))
+    assert [failure.split(": ")[1] for failure in tuned.failures] == ["the output differs from the default's"] * 3
+    with pytest.raises(gridguard.TuneError, match="the default's second run gave another output"):
+        write(unwritten=text.format("1, 0")).f.tune(*arrays(4))
+
+
+def test_only_the_function_is_timed(write):
+    text = "import gridguard\n@gridguard.tune(BLOCK=[1, 2])\ndef f(x, *, BLOCK=0):\n    return x\n"
+    # Some hundred nanoseconds; a look-up of a library that is missing takes 30 us.
+    assert write(timed=text).f.tune(numpy.ones(4)).seconds < 10e-6
 
 
 def test_where_drops_candidates_before_they_run(functions, tmp_path):
@@ -222,22 +349,66 @@ def test_what_no_child_can_run_is_an_error(functions):
         functions().hostile.tune(x, lambda: None)
 
 
-def test_wrong_arguments_are_named(functions):
-    with pytest.raises(ValueError, match="nothing varies"):
-        gridguard.tune()
-    with pytest.raises(ValueError, match="BLOCK has no values"):
-        gridguard.tune(BLOCK=[])
-    with pytest.raises(ValueError, match="has no parameter BLOCK"):
-        gridguard.tune(BLOCK=[1])(len)
-    with pytest.raises(TypeError, match="BLOCK is 'a'"):
-        gridguard.tune(BLOCK=["a"])
-    for chunk in (4, "half"):
-        with pytest.raises(TypeError, match=f'chunk is {chunk!r}: pass "auto" or a list of numbers of items'):
-            gridguard.tune(chunk=chunk)
-    with pytest.raises(ValueError, match="each once"):
-        gridguard.tune(BLOCK=[1, 1])(functions().close.function).tune(numpy.ones(3))
-    with pytest.raises(ValueError, match="has 0 sizes"):
-        functions().hostile.tune(None, "raises")
+class Callable:
+    def __call__(self, x, *, BLOCK):
+        """Return x."""
+        return x
+
+    async def asynchronous(self, x, *, BLOCK):
+        """Return x."""
+        return x
+
+    def generator(self, x, *, BLOCK):
+        """Yield x."""
+        yield x
+
+    async def generator_of_both(self, x, *, BLOCK):
+        """Yield x."""
+        yield x
+
+
+@pytest.mark.parametrize(
+    ("function", "text"),
+    [
+        *((one, "is no function that `def` defines") for one in (len, max, int, numpy.add, numpy.zeros(3).sum, 3)),
+        *((one, "is no function that `def` defines") for one in (Callable, Callable(), Callable().generator)),
+        (functools.partial(lambda x, *, BLOCK: x, 1), "is no function that `def` defines"),
+        (staticmethod(lambda x, *, BLOCK: x), "is no function that `def` defines"),
+        *((one, "runs after its call returns") for one in vars(Callable).values() if inspect.isfunction(one)),
+    ],
+)
+def test_what_is_no_ordinary_function_is_refused(function, text):
+    if function is Callable.__call__:
+        assert gridguard.tune(BLOCK=[1])(function).__name__ == "__call__"
+        return
+    with pytest.raises(TypeError, match=text):
+        gridguard.tune(BLOCK=[1])(function)
+
+
+@pytest.mark.parametrize(
+    ("error", "text", "call"),
+    [
+        (ValueError, "nothing varies", gridguard.tune),
+        (ValueError, "BLOCK has no values", lambda: gridguard.tune(BLOCK=[])),
+        (ValueError, "has no parameter BLOCK", lambda: gridguard.tune(BLOCK=[1])(lambda x: x)),
+        (ValueError, "BLOCK has a value twice", lambda: gridguard.tune(BLOCK=[1, 2, 1])),
+        (TypeError, "BLOCK is 'a'", lambda: gridguard.tune(BLOCK=["a"])),
+        (TypeError, 'chunk is 4: pass "auto" or a list of numbers of items', lambda: gridguard.tune(chunk=4)),
+        (TypeError, "chunk is 'half': pass \"auto\"", lambda: gridguard.tune(chunk="half")),
+        (ValueError, "has 0 sizes", lambda: gridguard.tune(BLOCK=[1])(lambda x, *, BLOCK: x)(None)),
+        (ValueError, "a size and a value named BLOCK",
+         lambda: gridguard.tune(BLOCK=[1], sizes=lambda x: {"BLOCK": 3})(lambda x, *, BLOCK: x)(3)),
+    ],
+)  # fmt: skip
+def test_wrong_arguments_are_named(error, text, call):
+    with pytest.raises(error, match=text):
+        call()
+
+
+def test_errors_are_pickled_with_their_attributes():
+    for error in (gridguard.TuneError("text", "timeout"), gridguard.GridguardError("text"), gridguard.UnavailableError("t")):
+        copy = pickle.loads(pickle.dumps(error))
+        assert (type(copy), copy.args, vars(copy)) == (type(error), error.args, vars(error))
 
 
 def test_the_example_tunes_itself(tmp_path):

@@ -52,7 +52,7 @@ def wrong(x, *, BLOCK):
 def hanging(x, how, *, BLOCK):
     """Hang with block 1, or with both if `how` ends with an exclamation mark."""
     if BLOCK == 1 or how.endswith("!"):
-        time.sleep(1000)
+        ctypes.PyDLL(None).sleep(1000)  # no other thread of Python runs
     return 2 * x
 
 
@@ -100,5 +100,5 @@ def halting(x, *, BLOCK):
         raise ValueError("no such block")
     if BLOCK == 3 and "TUNED_HALT" in os.environ:
         Path(os.environ["TUNED_HALT"]).write_text(f"{os.getpid()}\n")
-        time.sleep(1000)
+        ctypes.PyDLL(None).sleep(1000)  # no other thread of Python runs
     return 2 * x
