@@ -208,31 +208,13 @@ const INSTALL_NVRTC: &str = "install the CUDA toolkit's libnvrtc (or pip install
 
 #[cfg(test)]
 mod tests {
-    use super::super::finding::Level;
     use super::*;
 
     fn files(files: &[(&str, &str)]) -> LibraryFiles {
         files.iter().map(|(path, real)| (path.into(), real.into())).collect()
     }
 
-    fn check(found: &[(&str, &str)]) -> Finding {
-        check_libcuda(&files(found), &Driver::default(), Platform::NoGpu).expect("a library")
-    }
-
     const REAL: (&str, &str) = ("/usr/lib/libcuda.so.1", "/usr/lib/libcuda.so.580");
-
-    #[test]
-    fn several_files_warn_and_links_to_one_do_not() {
-        let one = ("/a/libcuda.so.1", "/a/libcuda.so.580");
-        let good = LIBCUDA.good("/a/libcuda.so.1 is loaded");
-        assert_eq!(check(&[one, ("/b/libcuda.so.1", one.1)]), good);
-        let other = ("/b/libcuda.so.1", "/b/libcuda.so.550");
-        let two = check(&[one, other, ("/c/libcuda.so.1", other.1)]);
-        assert_eq!(two.level, Level::Warning);
-        assert_eq!(two.what, "/a/libcuda.so.1 is loaded; also found: /b/libcuda.so.1");
-        // A link for the linker does not shadow anything.
-        assert_eq!(check(&[one, ("/b/libcuda.so", "/b/x")]), good);
-    }
 
     #[test]
     fn a_missing_library_is_one_result_with_the_remedy_for_the_platform() {

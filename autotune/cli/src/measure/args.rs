@@ -108,20 +108,4 @@ mod tests {
             assert!(objective(text).is_err(), "{text}");
         }
     }
-
-    #[test]
-    fn policies_are_parsed_as_they_are_displayed() {
-        for text in ["cold-eager", "cold-graph", "hot-eager", "hot-graph"] {
-            assert_eq!(policy(text).expect("a policy").to_string(), text);
-        }
-        assert!(policy("warm-eager").is_err());
-    }
-
-    #[test]
-    fn devices_are_ordinals_all_or_the_host() {
-        assert_eq!(device("3"), Ok(DeviceSelection::Ordinal(3)));
-        assert_eq!(device("all"), Ok(DeviceSelection::All));
-        assert_eq!(device("host"), Ok(DeviceSelection::Host));
-        assert!(device("-1").is_err() && device("gpu").is_err());
-    }
 }

@@ -1,16 +1,14 @@
 //! `gridguard profile explain`: shows which entry a launch would use, and why.
 
-use std::cmp::Reverse;
 use std::fmt;
 use std::path::PathBuf;
 
 use clap::Args;
 use gridguard::profile::{
     Backend, DefaultReason, DeviceIdentity, Entry, Key, Layer, Layers, LoadedProfile, Match,
-    MatchKind, Named, Profile, Provenance, TunedChoice,
+    MatchKind, Named, Provenance, TunedChoice,
 };
 use gridguard::{Choice, Plan, Strategy};
-use gridguard_autotune::real;
 use gridguard_problems::{ErrorKind, Problem};
 use serde::Serialize;
 
@@ -20,7 +18,7 @@ use crate::error::{CommandError, Exit};
 use crate::measure::args::{self, DeviceSelection};
 use crate::measure::target::{DEFAULT_GPU, Target};
 use crate::measure::workload::launch_config;
-use crate::output::{OutputArgs, Table, count, joined_sizes, known};
+use crate::output::{OutputArgs, count, joined_sizes, known};
 use crate::words::{Suggested, gpu_words};
 
 #[derive(Args)]
@@ -66,7 +64,6 @@ struct LookupReport<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     plan: Option<PlanJson>,
     findings: Vec<String>,
-    considered: Vec<OtherEntry<'a>>,
     #[serde(skip)]
     found: Match,
 }
@@ -128,7 +125,6 @@ impl Explain {
             degraded: found.degraded,
             plan: problem.map(|problem| self.plan(&problem, &target, &found)),
             findings: notices.iter().map(ToString::to_string).collect(),
-            considered: others(&profile, &key, &shape, &found),
             found: found.matched,
         };
         self.output.print(&report, &report)?;
@@ -221,11 +217,7 @@ impl fmt::Display for LookupReport<'_> {
             Some(plan) => write!(f, "{plan}")?,
             None => writeln!(f, "plan: made by the program that launches it, not known here")?,
         }
-        self.findings.iter().try_for_each(|finding| writeln!(f, "{finding}"))?;
-        if self.considered.is_empty() {
-            return Ok(());
-        }
-        write!(f, "\nother entries\n{}", table(&self.considered))
+        self.findings.iter().try_for_each(|finding| writeln!(f, "{finding}"))
     }
 }
 
@@ -279,83 +271,3 @@ impl fmt::Display for PlanJson {
         writeln!(f, "{title}: {strategy}, {launches} of up to {} items", self.largest_chunk)
     }
 }
-
-fn table(considered: &[OtherEntry<'_>]) -> Table {
-    let mut table = Table::new(["shape", "types", "layer", "choice", "why not"]);
-    for OtherEntry { entry, layer, reason, .. } in considered {
-        table.push([
-            joined_sizes(&entry.shape),
-            entry.key.dtypes.clone(),
-            layer.to_string(),
-            entry::full_choice(entry.choice, &entry.parameters),
-            reason.clone(),
-        ]);
-    }
-    table
-}
-
-/// An entry of the kernel that the lookup does not use.
-#[derive(Serialize)]
-struct OtherEntry<'a> {
-    layer: Layer,
-    #[serde(flatten)]
-    entry: &'a Entry,
-    /// The sum over all sizes; infinite (`null` in JSON) if only one of two is 0, or if they have other names.
-    octaves: f64,
-    /// How its key or its sizes differ.
-    reason: String,
-}
-
-/// The nearest other entries of the kernel: first the same key, then by distance.
-fn others<'a>(
-    profile: &'a Profile,
-    key: &Key,
-    shape: &Named,
-    found: &TunedChoice<'a>,
-) -> Vec<OtherEntry<'a>> {
-    let used = found.layer.zip(found.entry);
-    let of_kernel = |other: &(Layer, &Entry)| other.1.key.kernel == key.kernel;
-    let others = profile.entries().filter(|other| of_kernel(other) && used != Some(*other));
-    let mut others: Vec<_> = others
-        .map(|(layer, entry)| {
-            let octaves = distance(&entry.shape, shape);
-            let reason = other_key(&entry.key, key);
-            let reason =
-                reason.unwrap_or_else(|| format!("its sizes are {octaves:.3} octaves away"));
-            OtherEntry { layer, entry, octaves, reason }
-        })
-        .collect();
-    others.sort_by(|one, other| one.octaves.total_cmp(&other.octaves));
-    others.sort_by_key(|one| Reverse(one.entry.key == *key));
-    others.truncate(MOST_ENTRIES);
-    others
-}
-
-/// The octaves between two shapes, over all sizes.
-fn distance(one: &Named, other: &Named) -> f64 {
-    let names = |shape: &Named| shape.iter().map(|(name, _)| name.clone()).collect::<Vec<_>>();
-    if names(one) != names(other) {
-        return f64::INFINITY;
-    }
-    let octaves = |one: u64, other: u64| match one == other {
-        true => 0.0,
-        false => (real(one) / real(other)).log2().abs(),
-    };
-    one.iter().zip(other).map(|((_, one), (_, other))| octaves(*one, *other)).sum()
-}
-
-fn other_key(key: &Key, wanted: &Key) -> Option<String> {
-    let Key { kernel: _, source, variant, dtypes, policy, objective } = key;
-    match () {
-        () if *dtypes != wanted.dtypes => Some(format!("it is for {dtypes}")),
-        () if *variant != wanted.variant => {
-            Some(format!("it is for variant {variant:?}, this launch runs {:?}", wanted.variant))
-        }
-        () if *source != wanted.source => Some("the kernel's source has changed".into()),
-        () if *policy != wanted.policy => Some(format!("it was measured {policy}")),
-        () if *objective != wanted.objective => Some(format!("it was tuned for {objective}")),
-        () => None,
-    }
-}
-
-const MOST_ENTRIES: usize = 5;

@@ -74,11 +74,13 @@ impl IndexArgs {
 
 /// Sets the sizes of grid and block that are known.
 pub(crate) fn set_launch(sizes: &mut Sizes, [grid, block]: [Option<Dim3>; 2]) {
-    for (dim, size) in [(grid, Size::Grid as fn(usize) -> Size), (block, Size::Block)] {
+    let mut set = |dim: Option<Dim3>, size: fn(usize) -> Size| {
         for (axis, value) in dim.iter().flat_map(|dim| [dim.x, dim.y, dim.z]).enumerate() {
             sizes.set(size(axis), i64::try_from(value).unwrap_or(i64::MAX));
         }
-    }
+    };
+    set(grid, Size::Grid);
+    set(block, Size::Block);
 }
 
 /// Sets the parameters that `--param` gives, as `NAME=VALUE` or `NAME+OFFSET=VALUE`.

@@ -288,21 +288,4 @@ mod tests {
         });
         assert!(!super::folder(&profile).exists());
     }
-
-    #[test]
-    fn a_journal_is_open_in_one_process_only() {
-        let folder = tempfile::tempdir().expect("a folder");
-        let profile = folder.path().join("p.ron");
-        let mut write = journal_file(&profile, "5x8").into_writer();
-        let again = || JournalFile::open(&profile, &task("5x8"), "host", subject("13.0"));
-        let error = again().err().expect("locked");
-        let is_held = matches!(error, LockError::Held { .. });
-        assert!(is_held && error.to_string().contains(&std::process::id().to_string()), "{error}");
-        write(&record("one"));
-        JournalFile::remove(&profile, &task("5x8"));
-        drop(write);
-        assert_eq!(journal_file(&profile, "5x8").journal.records.len(), 1, "it was removed");
-        JournalFile::remove(&profile, &task("5x8"));
-        assert!(!super::folder(&profile).exists());
-    }
 }

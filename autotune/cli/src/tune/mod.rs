@@ -183,7 +183,7 @@ fn tune_all(
             let next = || queue.lock().unwrap_or_else(PoisonError::into_inner).next();
             let work = move || {
                 while let Some(task) = next() {
-                    session.process(&task)
+                    session.process(&task);
                 }
             };
             let thread = thread::Builder::new().spawn_scoped(scope, work);

@@ -192,16 +192,4 @@ mod tests {
         assert_eq!(nth_device(Some("GPU-8932, MIG-4711"), 1), "MIG-4711");
         assert_eq!(nth_device(Some("2"), 0), "2");
     }
-
-    #[test]
-    fn sizes_and_parameters_have_names_and_whole_numbers() {
-        let pairs = |pairs: &[(&str, u64)]| -> Named {
-            pairs.iter().map(|(name, value)| ((*name).to_owned(), *value)).collect()
-        };
-        assert_eq!(named("items=4, d=2"), Ok(pairs(&[("items", 4), ("d", 2)])));
-        assert_eq!(parameter("block=64, 32"), Ok(("block".to_owned(), vec![64, 32])));
-        for text in ["", "items", "items=", "items=4,", "items=4x2", "items=-1", "items=1.5"] {
-            assert!(named(text).is_err() && parameter(text).is_err(), "{text}");
-        }
-    }
 }

@@ -39,30 +39,3 @@ impl FromStr for Shard {
         })
     }
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn shards_cover_all_problems_once() {
-        let problems: Vec<u32> = (0..10).collect();
-        let mut all: Vec<u32> = (0..3)
-            .flat_map(|index| {
-                let shard: Shard = format!("{index}/3").parse().expect("a shard");
-                shard.of(problems.clone())
-            })
-            .collect();
-        all.sort_unstable();
-        assert_eq!(all, problems);
-        assert_eq!(Shard::ALL.of(problems.clone()), problems);
-    }
-
-    #[test]
-    fn an_invalid_shard_is_rejected_with_the_expected_form() {
-        for text in ["", "4", "4/4", "-1/4", "1/0", "a/b", "1/2/3"] {
-            let error = text.parse::<Shard>().expect_err("not a shard");
-            assert!(error.to_string().contains("I/N"), "{error}");
-        }
-    }
-}
