@@ -73,12 +73,22 @@ class Plan:
     """How to launch: as a whole or in chunks."""
 
     strategy: str
-    launches: tuple[Launch, ...]
+    listed: tuple[Launch, ...]
+    """The launches, or the first 4,096 of more."""
     omitted_launches: int = 0
     """The number of launches that are not listed."""
 
     def __len__(self) -> int:
-        return len(self.launches) + self.omitted_launches
+        return len(self.listed) + self.omitted_launches
+
+    @property
+    def launches(self) -> tuple[Launch, ...]:
+        """All launches. Raises GridguardError if only the first ones are listed."""
+        if self.omitted_launches:
+            raise _native.GridguardError(
+                f"the plan has {len(self)} launches, of which {len(self.listed)} are listed: split the batch before"
+            )
+        return self.listed
 
 
 @dataclass(frozen=True)
@@ -262,7 +272,8 @@ def check(
         legality=verdict["verdict"],
         opts_in=verdict["opts_in"],
         violations=tuple(_built(Violation, one) for one in verdict["violations"]),
-        plan=verdict["plan"] and _built(Plan, verdict["plan"], launches=Launch),
+        plan=verdict["plan"]
+        and _built(Plan, {**verdict["plan"], "listed": verdict["plan"]["launches"]}, listed=Launch),
     )
 
 

@@ -80,6 +80,10 @@ def test_a_launch_that_is_too_large_is_rejected_or_split():
     plan = gridguard.plan(grid, block, Batch("y", 15_360, blocks_per_item=5))
     assert plan == split.plan and len(plan) == 2
     assert plan.launches[1] == gridguard.Launch(start=7680, items=7680, grid=(1, 38_400, 1))
+    many = gridguard.plan((1, 1_000_000_000), block, Batch("y", 1_000_000_000))
+    assert len(many) > len(many.listed) == 4096
+    with pytest.raises(GridguardError, match=f"the plan has {len(many)} launches, of which 4096 are listed"):
+        many.launches  # noqa: B018
     with pytest.raises(GridguardError, match="grid.y is 76800 blocks"):
         gridguard.plan(grid, block)
     assert gridguard.check(76_800, 128).legality == "legal"
