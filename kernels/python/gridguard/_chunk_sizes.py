@@ -1,32 +1,18 @@
-"""Finds sizes of chunks: within a budget of memory, or the fastest one, which is kept beside the user's profiles."""
+"""Finds sizes of chunks within a budget of memory."""
 
 from __future__ import annotations
 
-import json
-import logging
-import math
-import os
-import statistics
-import tempfile
-import time
 from collections.abc import Callable
-from pathlib import Path
 
 import torch
 from torch.autograd import profiler
 
 from gridguard._native import GridguardError
 
-Size = tuple[int, int]
-"""The items of a chunk, and the number of streams."""
-
 # Each trial of a budget has at most this many times the items of the last one.
 _GROWTH = 8
 # The last trial is this close to the budget: to 1/16.
 _CLOSE = 16
-# A smaller chunk is better if it is this much faster. None of its halves is tried if it is this much slower.
-_FASTER, _SLOWER = 0.98, 1.5
-_RUNS = 3
 # Messages of allocators, and of launches that exceed a grid.
 _SHORTAGES = (
     "out of memory",
@@ -63,92 +49,41 @@ def peak_bytes(run: Callable[[], object], device: torch.device) -> int:
     return peak
 
 
-def fit(budget: int, items: int, peak: Callable[[int], int]) -> int:
-    """Return the largest chunk within a budget of bytes, from the peaks of growing chunks."""
-    # The first run allocates what later runs share, for example the workspace of cuBLAS.
-    peak(1)
-    size, used, step = 1, peak(1), 2
-    if used > budget:
-        raise ValueError(f"memory is {budget} bytes for a chunk, but one item needs {used}: pass at least {used}")
-    while size < items:
-        step = min(step, items)
-        try:
-            more = peak(step)
-        except Exception as error:
-            if not is_shortage(error):
-                raise
-            return size
-        growth = max(more - used, 1) / (step - size)
-        if more > budget:
-            return size + int((budget - used) / growth)
-        size, used = step, more
-        largest = size + int((budget - used) / growth)
-        if largest - size <= size // _CLOSE:
-            return min(largest, items)
-        step = min(largest, _GROWTH * size)
-    return items
+class Trial:
+    """Finds the largest chunk within a budget of bytes, from the peaks of the first chunks of a batch."""
 
+    def __init__(self, budget: int) -> None:
+        self._budget, self._size, self._used = budget, 0, 0
+        # The first chunk allocates what later ones share, for example the workspace of cuBLAS.
+        self.is_warm = False
+        self.next = 1
+        """The size of the next chunk."""
 
-def fastest(largest: int, streams: int, run: Callable[[int, int], None], device: torch.device) -> Size:
-    """Return the size and the number of streams with the shortest run, of `largest` and its halves."""
-    found: dict[Size, float] = {}
-    size, shortage = largest, ""
-    while True:
-        here = []
-        for count in range(1, streams + 1):
-            try:
-                here.append(_seconds(lambda: run(size, count), device))
-            except Exception as error:
-                if not is_shortage(error):
-                    raise
-                # Not the error itself, whose traceback keeps tensors.
-                shortage = str(error)
-                continue
-            if here[-1] < _FASTER * min(found.values(), default=math.inf):
-                found = {(size, count): here[-1]}
-        if size == 1 or (here and min(here) > _SLOWER * min(found.values())):
-            break
-        size = math.ceil(size / 2)
-    if not found:
-        raise GridguardError(f"no size of chunks has enough memory: {shortage}")
-    return next(iter(found))
+    def add(self, size: int, peak: int) -> int | None:
+        """Take the peak of a chunk, and return the size of all others as soon as it is known."""
+        if not self.is_warm:
+            self.is_warm = True
+            return None
+        if size <= self._size:
+            return None
+        if size == 1 and peak > self._budget:
+            raise ValueError(
+                f"memory is {self._budget} bytes for a chunk, but one item needs {peak}: pass at least {peak}"
+            )
+        growth = max(peak - self._used, 1) / (size - self._size)
+        if peak > self._budget:
+            return max(self._size + int((self._budget - self._used) / growth), 1)
+        self._size, self._used = size, peak
+        if size == 1:
+            self.next = 2
+            return None
+        largest = size + int((self._budget - peak) / growth)
+        # Graphs of these chunks stay until the backward pass, so the last one is far below the budget.
+        if largest - size <= size // _CLOSE or peak >= self._budget // _GROWTH:
+            return largest
+        self.next = min(largest, _GROWTH * size)
+        return None
 
-
-def _seconds(run: Callable[[], None], device: torch.device) -> float:
-    samples = []
-    for _ in range(_RUNS + 1):
-        begun = time.perf_counter()
-        run()
-        if device.type == "cuda":
-            torch.cuda.synchronize(device)
-        samples.append(time.perf_counter() - begun)
-    return statistics.median(samples[1:])
-
-
-def _path() -> Path | None:
-    """Return the file of sizes in the folder of the user's profiles."""
-    folder = os.environ.get("GRIDGUARD_PROFILES")
-    caches = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser()
-    return None if folder == "off" else Path(folder or caches / "gridguard" / "profiles", "chunks.json")
-
-
-def load() -> dict[str, Size]:
-    """Return the sizes that were stored, by kind of call."""
-    path = _path()
-    try:
-        entries = json.loads(path.read_text()) if path is not None and path.exists() else {}
-        return {key: (max(int(size), 1), max(int(streams), 1)) for key, (size, streams) in entries.items()}
-    except (OSError, ValueError, TypeError, AttributeError) as error:
-        logging.getLogger("gridguard").warning("sizes of chunks in %s are not used: %s", path, error)
-        return {}
-
-
-def store(key: str, found: Size) -> None:
-    """Keep a size for later programs, unless `GRIDGUARD_PROFILES` is `off`."""
-    path = _path()
-    if path is not None:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        # Other programs read the old file or the new one.
-        with tempfile.NamedTemporaryFile("w", dir=path.parent, delete=False) as file:
-            json.dump({**load(), key: found}, file, indent=1)
-        Path(file.name).replace(path)
+    def fail(self) -> int:
+        """Return the size after a chunk for which memory was too short."""
+        return max(self._size, 1)

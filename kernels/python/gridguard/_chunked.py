@@ -3,107 +3,103 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 import functools
-import itertools
+import inspect
 import math
 import operator
-from collections.abc import Callable, Iterator, Sequence
+import sys
+import types
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Generic, ParamSpec, TypeVar, overload
 
 import torch
 from torch import Tensor, nn
-from torch.autograd.graph import saved_tensors_hooks
+from torch.nn.modules.lazy import LazyModuleMixin
 from torch.utils import checkpoint
-from torch.utils._python_dispatch import _get_current_dispatch_mode
-from torch.utils._pytree import tree_flatten
+from torch.utils._pytree import tree_leaves
 
-from gridguard import _arguments, _attention, _chunk_sizes, _pytorch
-from gridguard._independence import Constants, module_of, name_of, verify
+from gridguard import _arguments, _attention, _chunk_sizes, _independence, _pytorch
+from gridguard._chunk_sizes import Trial, is_shortage
+from gridguard._independence import DependentItemsError, Watch, module_of, name_of
 from gridguard._native import GridguardError
 from gridguard._split import Batch, Dim, Outputs, concatenated
 
+P = ParamSpec("P")
+R = TypeVar("R")
+M = TypeVar("M", bound=nn.Module)
+
 _WHOLE = 2**63 - 1
-# The current stream.
-_MAIN = contextlib.nullcontext()
+_UNMEASURED = "memory cannot be measured"
 
 
+@overload
+def chunked(function: M, dim: Dim = ..., *options: Any, **named: Any) -> M: ...
+@overload
+def chunked(function: Callable[P, R], dim: Dim = ..., *options: Any, **named: Any) -> Chunked[P, R]: ...
 def chunked(
-    function: Callable[..., Any],
+    function: Any,
     dim: Dim = 0,
     chunk: _arguments.Number | None = None,
     memory: _arguments.Bytes | None = None,
     *,
-    out_dim: int | None = None,
+    out_dim: Any = None,
     recompute: bool | None = None,
-    verify: bool = True,
-    streams: int = 1,
-    progress: bool = False,
-) -> Chunked:
+) -> Any:
     """Return a callable that runs a module or function over its batch in chunks.
 
-    The items along `dim` must be independent. Chunks are views of the inputs, and write into one output::
+    You promise that the items along `dim` are independent. Chunks are views of the inputs, and write into one output::
 
         >>> import torch, gridguard.torch
         >>> layer = torch.nn.Linear(8, 4)
         >>> x = torch.randn(100, 8)
-        >>> out = gridguard.torch.chunked(layer, chunk=30)(x)
-        >>> torch.allclose(out, layer(x), atol=1e-6)
+        >>> chunks = gridguard.torch.chunked(layer, chunk=30)
+        >>> torch.allclose(chunks(x), layer(x), atol=1e-6)
         True
+        >>> chunks.verify(x)
 
-    An integer `dim` splits each tensor among the arguments, also in tuples, lists and dictionaries, that has as many
-    elements on this axis as the first tensor. Other arguments are passed whole. A tuple has an axis or None for each
-    positional argument, and keyword arguments are passed whole. `out_dim` is the axis of the outputs if it is another.
+    `dim` names what is split, as `in_dims` of `torch.vmap`: a tuple for positional arguments, a dictionary for names or
+    positions, or an integer for the first argument with tensors. Other arguments are passed whole, and refused if
+    they have as many items. `out_dim` are the axes of the outputs. A chunk has `chunk` items, or as many as fit into
+    `memory` beside inputs and outputs, for example "2GiB". Without either, the batch runs whole, and in halves as often
+    as memory or the grid of a launch is too small. Gradients are the gradients of the whole batch, and `recompute` runs
+    each chunk again in the backward pass, by default with `memory`. Chunks draw other random numbers than the batch.
 
-    The size of a chunk is `chunk` items, or as many as fit into `memory`, in bytes or as a text, for example "2GiB".
-    `memory` limits the memory of a chunk beside inputs and outputs. The first call of each shape measures it with a few
-    items. Otherwise `tune` may have measured the fastest size. Without any of these the batch runs as a whole, and in
-    halves as often as memory or the grid of a launch is too small. Finished chunks are kept.
+    A module gives a module of its class with the same parameters, buffers, attributes and names. Its hooks run once.
 
-    Gradients equal the gradients of the whole batch. `recompute` runs each chunk again in the backward pass instead of
-    keeping its intermediate results, by default if `memory` is given. Random numbers are drawn by chunk.
-
-    Before the first chunks of a shape, `verify` compares a few items in chunks with the same items as a whole. With 2
-    `streams` two chunks are in flight if nothing needs gradients, and `tune` measures if that is faster. The function
-    must then allow two calls at once, so it may not replay CUDA graphs. `progress` shows a bar if tqdm is installed.
-
-    A module may be replaced by what this returns, with the same `state_dict`. `block.forward = chunked(block.forward)`
-    also keeps the names of its parameters and runs its hooks once.
-
-    Calling it raises ValueError if the items are not independent, if `memory` is below one item, or if no input has
-    the axis. A chunk that fails raises ChunkError.
+    Calls raise DependentItemsError for normalisation over the batch or with statistics that are updated, and if chunks
+    change what they share; ValueError if `dim` does not fit or `memory` is below one item; ChunkError if a chunk fails.
     """
-    if not callable(function):
+    lazy = (inspect.iscoroutinefunction, inspect.isgeneratorfunction, inspect.isasyncgenfunction)
+    if any(is_lazy(function) for is_lazy in lazy):
+        raise TypeError(f"{name_of(function)} returns a coroutine or a generator: pass a function that returns tensors")
+    if not callable(function) or isinstance(function, (type, torch.jit.ScriptModule)):
         raise TypeError(f"function is of type {type(function).__name__}: pass a module or a function")
+    if isinstance(function, LazyModuleMixin) and function.has_uninitialized_params():
+        raise TypeError(f"{name_of(function)} has no parameters yet: call it once before")
     if chunk is not None and memory is not None:
         raise ValueError("chunk and memory are given: pass one of them")
-    if streams not in (1, 2):
-        raise ValueError(f"streams is {streams!r}: pass 1 or 2")
-    if not isinstance(dim, (list, tuple)):
+    if not isinstance(dim, (list, tuple, Mapping)):
         dim = operator.index(dim)  # type: ignore[arg-type]
-    axes = [axis for axis in ([dim] if isinstance(dim, int) else dim) if axis is not None]
-    if not axes:
+    axes = [axis for axis in tree_leaves(dict(dim) if isinstance(dim, Mapping) else dim) if axis is not None]
+    if not axes or not all(isinstance(axis, int) for axis in axes):
         raise ValueError(f"dim is {dim}: pass an axis for one argument or more")
-    kind = _ChunkedModule if isinstance(function, nn.Module) else Chunked
-    return kind(
-        function,
-        _Options(
-            dim,
-            axes[0] if out_dim is None else operator.index(out_dim),
-            None if chunk is None else _arguments.whole("chunk", chunk, 1),
-            None if memory is None else _arguments.size_in_bytes("memory", memory, 1),
-            memory is not None if recompute is None else recompute,
-            verify,
-            streams,
-            progress,
-        ),
+    engine = _Engine(
+        dim,
+        axes[0] if out_dim is None else out_dim,
+        None if chunk is None else _arguments.whole("chunk", chunk, 1),
+        None if memory is None else _arguments.size_in_bytes("memory", memory, 1),
+        memory is not None if recompute is None else recompute,
+        {},
     )
+    return _chunked_module(function, engine) if isinstance(function, nn.Module) else _ChunkedFunction(function, engine)
 
 
 class ChunkError(GridguardError):
     """A chunk failed. The cause is the error that it raised."""
 
-    def __init__(self, text: str, done: int, output: Any) -> None:
+    def __init__(self, text: str, done: int = 0, output: Any = None) -> None:
         super().__init__(text)
         self.done: int = done
         """The number of items in the chunks before it."""
@@ -111,271 +107,244 @@ class ChunkError(GridguardError):
         """Their outputs, without gradients, or None."""
 
 
+class Chunked(Generic[P, R]):
+    """What `chunked` returns: a function, or also a module of the given module's class."""
+
+    _engine: _Engine
+    _inner: Callable[[], Callable[P, R]]
+
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
+        """Run the function in chunks, with its arguments and outputs."""
+        if torch.compiler.is_compiling():
+            return self._engine.trace(self._inner(), module_of(self._inner()), args, kwargs)
+        return self._engine.run(self._inner(), args, kwargs)
+
+    def verify(self, *args: P.args, **kwargs: P.kwargs) -> None:
+        """Compare chunks with the whole batch for these arguments: outputs, buffers and changed arguments.
+
+        All runs are on copies, and leave random states as they were. Chunks have the size `chunk`, or one item and half
+        of the batch. Raises DependentItemsError with the items that differ, and GridguardError if the function or its
+        arguments cannot be copied. In float64 it is the most exact.
+        """
+        engine, call = self._engine, (self._inner(), args, kwargs)
+        items = Batch(args, kwargs, engine.dim, call[0]).items
+        sizes = [engine.chunk] if engine.chunk is not None else [1, max(math.ceil(items / 2), 1)]
+
+        def run(size: int, *call: Any) -> Any:
+            return replace(engine, chunk=size, memory=None).run(*call)
+
+        _independence.verify(run, call, engine.dim, engine.out_dim, sizes)
+
+
+class _ChunkedFunction(Chunked[P, R]):
+    def __init__(self, function: Callable[P, R], engine: _Engine) -> None:
+        functools.update_wrapper(self, function)
+        self.function, self._engine = function, engine
+
+    def __get__(self, instance: Any, kind: Any = None) -> Any:
+        return self if instance is None else types.MethodType(self, instance)
+
+    def __reduce__(self) -> Any:
+        # A decorated function is found by its name, as any function.
+        name = getattr(self, "__qualname__", "")
+        found: Any = sys.modules.get(getattr(self, "__module__", ""))
+        for part in name.split("."):
+            found = getattr(found, part, None)
+        return name if found is self else (_ChunkedFunction, (self.function, self._engine))
+
+    def _inner(self) -> Callable[P, R]:
+        return self.function
+
+
+def _chunked_module(module: nn.Module, engine: _Engine) -> nn.Module:
+    """Return a module that shares all state of a module, with a class like its own whose `forward` runs chunks."""
+    kind: Any = type(module)
+
+    def plain(self: Any) -> nn.Module:
+        made = object.__new__(kind)
+        object.__setattr__(made, "__dict__", self.__dict__)
+        return made
+
+    def inner(self: Any) -> Any:
+        return self.__dict__.get("forward") or types.MethodType(kind.forward, self)
+
+    def forward(self: Any, *args: Any, **kwargs: Any) -> Any:
+        if torch.compiler.is_compiling():
+            return engine.trace(lambda *given, **named: kind.forward(self, *given, **named), self, args, kwargs)
+        return engine.run(inner(self), args, kwargs)
+
+    names = {name: getattr(kind, name) for name in ("__module__", "__qualname__", "__doc__", "__call__")}
+    ours = {
+        # Compiled modules and offloading have an attribute `forward`, which a property precedes.
+        "forward": property(lambda self: types.MethodType(forward, self)) if "forward" in module.__dict__ else forward,
+        "__copy__": lambda self: _chunked_module(copy.copy(plain(self)), engine),
+        "__deepcopy__": lambda self, memo: _chunked_module(copy.deepcopy(plain(self), memo), engine),
+        "__reduce_ex__": lambda self, protocol: (_chunked_module, (plain(self), engine)),
+        "_engine": engine,
+        "_inner": inner,
+    }
+    bases = (kind,) if issubclass(kind, Chunked) else (Chunked, kind)
+    made = object.__new__(type(kind.__name__, bases, {**names, **ours}))
+    object.__setattr__(made, "__dict__", module.__dict__)
+    return made
+
+
 @dataclass(frozen=True)
-class _Options:
+class _Engine:
+    """The options of `chunked`, and the sizes of chunks that were found."""
+
     dim: Dim
-    out_dim: int
+    out_dim: Any
     chunk: int | None
     memory: int | None
     recompute: bool
-    verify: bool
-    streams: int
-    progress: bool
+    # By kind of call.
+    sizes: dict[Any, int | Trial]
 
+    def __reduce__(self) -> Any:
+        return _Engine, (self.dim, self.out_dim, self.chunk, self.memory, self.recompute, {})
 
-class Chunked:
-    """The callable that `chunked` returns."""
+    def trace(self, function: Any, module: nn.Module | None, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        if self.chunk is None:
+            return _run_uncompiled(self, function, args, kwargs)
+        if module is not None:
+            _independence.require_independent(list(module.modules()))
+        return self._run_plain(function, Batch(args, kwargs, self.dim, function))
 
-    def __init__(self, function: Callable[..., Any], options: _Options) -> None:
-        self.function, self._options = function, options
-        # By kind of call.
-        self._sizes: dict[Any, _chunk_sizes.Size] = {}
-        self._verified: set[Any] = set()
-
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Run the function in chunks, with its arguments and outputs."""
-        if not torch.compiler.is_compiling():
-            return self._run(args, kwargs)
-        if self._options.chunk is None:
-            return _run_uncompiled(self, args, kwargs)
-        return self._run_plain(Batch(args, kwargs, self._options.dim))
-
-    def tune(self, *args: Any, **kwargs: Any) -> int:
-        """Measure sizes of chunks, and return the fastest size.
-
-        The arguments are an example. If gradients are enabled, the backward pass counts. Later calls of these shapes
-        use the size, with any batch and in later programs too: a file beside the user's profiles keeps it
-        (`GRIDGUARD_PROFILES`). Raises ValueError if `chunk` is given.
-        """
-        options = self._options
-        if options.chunk is not None:
-            raise ValueError(f"chunk is {options.chunk}: tune only chooses a size that is not given")
-        batch = Batch(args, kwargs, options.dim)
-        key, largest = self._key(batch), batch.items
-        self._check(batch, key)
-        if options.memory is not None:
-            largest = self._fitting(batch, key, options.memory // options.streams)
-
-        def run(size: int, count: int) -> None:
-            fixed = replace(options, chunk=size, memory=None, streams=count, verify=False)
-            _differentiate(Chunked(self.function, fixed)(*args, **kwargs), self)
-
-        with _apart(batch.device):
-            self._sizes[key] = _chunk_sizes.fastest(max(largest, 1), options.streams, run, batch.device)
-        _chunk_sizes.store(self._profile_key(batch, key), self._sizes[key])
-        return self._sizes[key][0]
-
-    def _run(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        batch = Batch(args, kwargs, self._options.dim)
+    def run(self, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        batch, name = Batch(args, kwargs, self.dim, function), name_of(function)
+        modules = _independence.modules_of(function, batch.leaves)
+        _independence.require_independent(modules)
         if _attention.is_transformed() or any(map(_pytorch.is_other_type, batch.split())):
-            return self._run_plain(batch)
-        key = self._key(batch)
-        size, streams = self._size(batch, key)
-        if size >= batch.items:
+            return self._run_plain(function, batch)
+        key = self._key(function, batch)
+        size = self._size(batch, key)
+        if isinstance(size, int) and size >= batch.items:
+            watch = Watch(modules, batch, name) if self.chunk is None and batch.items > 1 else None
             try:
-                return self._compute(args, kwargs)
+                return self._compute(function, args, kwargs)
             except Exception as error:
-                if not self._may_shrink(error, batch.items):
+                if watch is None or not is_shortage(error) or watch.has_changed():
                     raise
-            size = self._shrink(key, batch.items, streams)
-        return self._loop(batch, key, size, streams)
+            size = self.sizes[key] = math.ceil(batch.items / 2)
+        return self._loop(function, batch, key, size, Watch(modules, batch, name))
 
-    def _run_plain(self, batch: Batch) -> Any:
+    def _run_plain(self, function: Callable[..., Any], batch: Batch) -> Any:
         """Run chunks with plain operators only, which compilers and transforms see."""
-        size = self._options.chunk or batch.items
-        is_unknown = self._options.chunk is None and self._options.memory is not None
-        # A check of an enclosing function has few items.
-        if is_unknown and not isinstance(_get_current_dispatch_mode(), Constants):
-            raise GridguardError("memory cannot be measured under transforms or for subclasses of tensors: pass chunk")
+        size = self.chunk or batch.items
+        if self.memory is not None:
+            raise GridguardError(f"{_UNMEASURED} under transforms or for subclasses of tensors: pass chunk")
         sizes = [min(size, batch.items - begin) for begin in range(0, batch.items, size)]
         if len(sizes) <= 1:
-            return self._compute(*batch.part(0, batch.items))
+            return self._compute(function, *batch.part(0, batch.items))
         # Inductor writes the chunks in place.
-        results = [self._compute(*batch.part(at * size, length)) for at, length in enumerate(sizes)]
-        return concatenated(results, self._options.out_dim, sizes)
+        results = [self._compute(function, *batch.part(at * size, length)) for at, length in enumerate(sizes)]
+        return concatenated(results, self.out_dim, sizes)
 
-    def _loop(self, batch: Batch, key: Any, size: int, streams: int) -> Any:
-        self._check(batch, key)
+    def _loop(self, function: Any, batch: Batch, key: Any, size: int | Trial, watch: Watch) -> Any:
         batch.gather_gradients()
-        outputs = Outputs(batch.items, self._options.out_dim)
+        outputs = Outputs(batch.items, self.out_dim)
         done = chunks = 0
-        lanes: Iterator[Any] = itertools.repeat(_MAIN)
-        with contextlib.ExitStack() as stack:
-            bar = _bar(batch.items, name_of(self.function)) if self._options.progress else None
-            if bar is not None:
-                stack.callback(bar.close)
-            while done < batch.items:
-                step = min(size, batch.items - done)
-                # The first chunk fills caches, for example the cache of autocast, before other streams use them.
-                if chunks == 1 and streams > 1 and batch.device.type == "cuda" and not outputs.needs_grad:
-                    lanes = stack.enter_context(_side_streams(batch.device, streams))
-                try:
-                    with next(lanes):
-                        outputs.write(self._compute(*batch.part(done, step)), done, step)
-                except Exception as error:
-                    if isinstance(error, _STOP):
-                        raise
-                    if not self._may_shrink(error, step):
-                        items = f"items {done} to {done + step - 1} of {batch.items}"
-                        text = f"chunk {chunks + 1} of {name_of(self.function)} ({items}) failed: {error}"
-                        raise ChunkError(text, done, outputs.written(done)) from error
+        while done < batch.items:
+            step = min(size if isinstance(size, int) else size.next, batch.items - done)
+            try:
+                args, kwargs = batch.part(done, step)
+                if isinstance(size, int) or not size.is_warm:
+                    result, peak = self._compute(function, args, kwargs), 0
                 else:
-                    done, chunks = done + step, chunks + 1
-                    if bar is not None:
-                        bar.update(step)
-                    continue
-                # Outside of `except`, whose traceback keeps the tensors of the failed chunk.
-                size = self._shrink(key, step, streams)
+                    result, peak = _measured(function, args, kwargs, batch)
+                outputs.write(result, done, step)
+                batch.require_unchanged(args, kwargs)
+                watch.after_chunk()
+            except (*_STOP, DependentItemsError):
+                raise
+            except Exception as error:
+                if self.chunk is not None or step <= 1 or not is_shortage(error) or watch.has_changed():
+                    items = f"items {done} to {done + step - 1} of {batch.items}"
+                    text = f"chunk {chunks + 1} of {name_of(function)} ({items}) failed: {error}"
+                    raise ChunkError(text, done, outputs.written(done)) from error
+            else:
+                if not isinstance(size, int):
+                    size = self.sizes[key] = size.add(step, peak) or size
+                done, chunks = done + step, chunks + 1
+                continue
+            # Outside of `except`, whose traceback keeps the tensors of the failed chunk.
+            size = self.sizes[key] = math.ceil(step / 2) if isinstance(size, int) else size.fail()
         batch.forget()
         return outputs.joined()
 
-    def _compute(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        if not (self._options.recompute and torch.is_grad_enabled()):
-            return self.function(*args, **kwargs)
-        return checkpoint.checkpoint(functools.partial(self.function, **kwargs), *args, use_reentrant=False)
+    def _compute(self, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        if not (self.recompute and torch.is_grad_enabled()):
+            return function(*args, **kwargs)
+        options: dict[str, Any] = {"use_reentrant": False}
+        generators = _independence.generators_of(function, tree_leaves((args, kwargs)))
+        if generators:
+            options["context_fn"] = lambda: (contextlib.nullcontext(), _Redraw(generators))
+        # As arguments: a checkpoint looks among these for the devices whose random states it keeps.
+        return checkpoint.checkpoint(lambda args, kwargs: function(*args, **kwargs), args, kwargs, **options)
 
-    def _size(self, batch: Batch, key: Any) -> _chunk_sizes.Size:
-        """Return the size of the chunks of a call, and the number of streams."""
-        options = self._options
-        if options.chunk is not None:
-            return options.chunk, options.streams
-        if key not in self._sizes:
-            size, streams = _chunk_sizes.load().get(self._profile_key(batch, key), (_WHOLE, options.streams))
-            streams = min(streams, options.streams)
-            if options.memory is not None and batch.items > 0:
-                size = min(size, self._fitting(batch, key, options.memory // streams))
-            self._sizes[key] = size, streams
-        size, streams = self._sizes[key]
-        # Chunks of nearly equal sizes.
-        return math.ceil(batch.items / math.ceil(batch.items / size)) if batch.items > size else size, streams
+    def _size(self, batch: Batch, key: Any) -> int | Trial:
+        """Return the size of the chunks of a call, or what measures it."""
+        if self.chunk is not None or batch.items <= 1:
+            return self.chunk or 1
+        size = self.sizes.setdefault(key, _WHOLE if self.memory is None else Trial(self.memory))
+        if isinstance(size, int):
+            # Chunks of nearly equal sizes.
+            return math.ceil(batch.items / math.ceil(batch.items / size)) if batch.items > size else size
+        kind = batch.device.type
+        if kind == "meta" or (kind == "cuda" and torch.cuda.is_current_stream_capturing()):
+            raise GridguardError(f"{_UNMEASURED} on meta tensors or during a capture: call once before it")
+        if torch.is_grad_enabled() and torch._C._autograd._top_saved_tensors_default_hooks(True) is not None:
+            raise GridguardError(f"{_UNMEASURED} inside of a checkpoint: call once before it, or pass chunk")
+        return size
 
-    def _may_shrink(self, error: Exception, size: int) -> bool:
-        return self._options.chunk is None and size > 1 and _chunk_sizes.is_shortage(error)
-
-    def _shrink(self, key: Any, size: int, streams: int) -> int:
-        """Halve the size, for later calls too."""
-        self._sizes[key] = math.ceil(size / 2), streams
-        return self._sizes[key][0]
-
-    def _fitting(self, batch: Batch, key: Any, budget: int) -> int:
-        """Return the largest chunk within a budget of bytes."""
-        if not _is_measurable(batch):
-            raise GridguardError("memory cannot be measured on meta tensors or during a capture: call once before it")
-        self._check(batch, key)
-
-        def peak(size: int) -> int:
-            sample = batch.sample(range(size))
-            return _chunk_sizes.peak_bytes(
-                lambda: _differentiate(self._compute(*sample.part(0, size)), self, sample.leaves), batch.device
-            )
-
-        with _apart(batch.device):
-            return _chunk_sizes.fit(budget, batch.items, peak)
-
-    def _check(self, batch: Batch, key: Any) -> None:
-        """Verify that the items are independent, once for each kind of call."""
-        if self._options.verify and key not in self._verified and batch.items > 1 and _is_measurable(batch):
-            with _apart(batch.device):
-                verify(self.function, batch, self._options.out_dim)
-            self._verified.add(key)
-
-    def _key(self, batch: Batch) -> tuple[Any, ...]:
+    def _key(self, function: Any, batch: Batch) -> tuple[Any, ...]:
         """Return the kind of a call, without the number of items."""
         shapes = [
             (*leaf.shape[:axis], *leaf.shape[axis + 1 :], str(leaf.dtype))
             for leaf, axis in zip(batch.leaves, batch.axes)
             if axis is not None
         ]
-        device, module = batch.device, module_of(self.function)
+        device, module = batch.device, module_of(function)
         is_cast = torch.amp.is_autocast_available(device.type) and torch.is_autocast_enabled(device.type)
         cast = str(torch.get_autocast_dtype(device.type)) if is_cast else None
         return str(device), *shapes, torch.is_grad_enabled(), cast, module is not None and module.training
 
-    def _profile_key(self, batch: Batch, key: tuple[Any, ...]) -> str:
-        device, module = batch.device, module_of(self.function)
-        name = torch.cuda.get_device_name(device) if device.type == "cuda" else device.type
-        weights = 0 if module is None else sum(parameter.numel() for parameter in module.parameters())
-        path = getattr(self.function if module is None else type(module), "__module__", "")
-        return f"{name}, {path}.{name_of(self.function)}, {weights} weights, {key[1:]}"
-
-
-class _ChunkedModule(nn.Module, Chunked):
-    """A module in chunks, with the `state_dict` of the module."""
-
-    def __init__(self, *options: Any) -> None:
-        nn.Module.__init__(self)
-        Chunked.__init__(self, *options)
-        self._register_load_state_dict_pre_hook(_add_prefix)
-
-    def forward(self, *args: Any, **kwargs: Any) -> Any:
-        return Chunked.__call__(self, *args, **kwargs)
-
-    def state_dict(self, *args: Any, **kwargs: Any) -> Any:
-        return self._modules["function"].state_dict(*args, **kwargs)  # type: ignore[union-attr]
-
-
-def _add_prefix(state: dict[str, Any], prefix: str, *others: Any) -> None:
-    for name in [name for name in state if name.startswith(prefix)]:
-        state[f"{prefix}function.{name[len(prefix) :]}"] = state.pop(name)
-
 
 @torch._disable_dynamo
-def _run_uncompiled(chunked: Chunked, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def _run_uncompiled(engine: _Engine, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Run between compiled graphs: a size that is measured is not known to a compiler."""
-    return chunked._run(args, kwargs)
+    return engine.run(function, args, kwargs)
 
 
 # An enclosing checkpoint ends its second forward pass with this error.
-_STOP = getattr(checkpoint, "_StopRecomputationError", ())
+_STOP: tuple[Any, ...] = (getattr(checkpoint, "_StopRecomputationError", ()),)
 
 
-def _differentiate(out: Any, chunked: Chunked, inputs: Sequence[Any] = ()) -> None:
-    """Compute the gradients of an output that has gradients, and drop them."""
-    module = module_of(chunked.function)
-    outs = [leaf for leaf in tree_flatten(out)[0] if isinstance(leaf, Tensor) and leaf.requires_grad]
-    leaves = [*inputs, *(() if module is None else module.parameters())]
-    wanted = [leaf for leaf in leaves if isinstance(leaf, Tensor) and leaf.requires_grad]
-    if outs and wanted:
-        grads = [leaf.new_ones(()).expand(leaf.shape) for leaf in outs]
-        torch.autograd.grad(outs, wanted, grads, allow_unused=True)
+def _measured(function: Any, args: Any, kwargs: Any, batch: Batch) -> tuple[Any, int]:
+    """Run a chunk, and return its peak: in training that of the backward pass, too."""
+    results: list[Any] = []
+    peak = _chunk_sizes.peak_bytes(lambda: results.append(function(*args, **kwargs)), batch.device)
+    if any(isinstance(leaf, Tensor) and leaf.requires_grad for leaf in tree_leaves(results)):
+        # Gradients of intermediate results need at most as much as these, beside the gradients of parameters.
+        modules = _independence.modules_of(function, batch.leaves)
+        weights = {id(one): one.nbytes for part in modules for one in part._parameters.values() if one is not None}
+        peak = 2 * peak + sum(weights.values())
+    return results[0], peak
 
 
-@contextlib.contextmanager
-def _apart(device: torch.device) -> Iterator[None]:
-    """Keep the random state, and hide saved tensors from an enclosing checkpoint, which counts them."""
-    with torch.random.fork_rng([device] if device.type == "cuda" else []):
-        with saved_tensors_hooks(lambda tensor: tensor, lambda tensor: tensor):
-            yield
+class _Redraw:
+    """Sets generators back to their states before a chunk, while it runs again."""
 
+    def __init__(self, generators: list[torch.Generator]) -> None:
+        self._before = [(one, one.get_state()) for one in generators]
+        self._now: list[Tensor] = []
 
-def _is_measurable(batch: Batch) -> bool:
-    kind = batch.device.type
-    return kind != "meta" and not (kind == "cuda" and torch.cuda.is_current_stream_capturing())
+    def __enter__(self) -> None:
+        self._now = [one.get_state() for one, _ in self._before]
+        for one, state in self._before:
+            one.set_state(state)
 
-
-@functools.cache
-def _streams(device: torch.device) -> list[torch.cuda.Stream]:
-    # The same ones in each call: PyTorch keeps free memory by stream.
-    return [torch.cuda.Stream(device) for _ in range(2)]
-
-
-@contextlib.contextmanager
-def _side_streams(device: torch.device, count: int) -> Iterator[Iterator[Any]]:
-    """Yield contexts that alternate between streams. The current stream waits for them at the end."""
-    main, streams = torch.cuda.current_stream(device), _streams(device)[:count]
-    for stream in streams:
-        stream.wait_stream(main)
-    try:
-        yield (torch.cuda.stream(stream) for stream in itertools.cycle(streams))
-    finally:
-        for stream in streams:
-            main.wait_stream(stream)
-
-
-def _bar(items: int, name: str) -> Any:
-    """Return a bar of progress, or None without tqdm."""
-    with contextlib.suppress(ImportError):
-        from tqdm.auto import tqdm
-
-        return tqdm(total=items, desc=name, unit="item")
-    return None
+    def __exit__(self, *error: object) -> None:
+        for (one, _), state in zip(self._before, self._now):
+            one.set_state(state)

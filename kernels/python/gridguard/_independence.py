@@ -1,27 +1,35 @@
-"""Checks on a few items that the outputs of a function are independent along an axis."""
+"""Refuses what is known to make items depend on each other, and compares chunks with the whole on copies."""
 
 from __future__ import annotations
 
 import contextlib
+import copy
+import functools
+import operator
+import random
+import sys
+import types
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
-from torch.nn.modules.module import register_module_forward_hook
-from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_flatten, tree_map_only
+from torch.nn.parameter import is_lazy
+from torch.utils._pytree import tree_leaves
 
-from gridguard._split import Batch, flattened
+from gridguard._native import GridguardError
+from gridguard._split import Batch, Dim, flattened, is_same
 
-# Three chunks of two items have two boundaries.
-_ITEMS = 6
-# Differences are relative to the largest element. Chunks of other sizes may run other kernels.
-_ROUNDING = {torch.float64: 1e-6, torch.float32: 2e-3, torch.float16: 2e-2}
-_OTHER_ROUNDING = 1e-1
-# For the same sizes the same kernels run, and at most the order of sums differs: a multiple of the type's epsilon.
-_EPSILONS = 16
+# Elements differ if they are further apart, relative to their own size and to the small ones among the others.
+_ROUNDING = {torch.float64: 1e-8, torch.float32: 1e-4, torch.complex128: 1e-8, torch.complex64: 1e-4}
+_OTHER_ROUNDING, _SMALL = 2e-2, 0.1
+# TF32 keeps fewer digits, and chunks may run other kernels.
+_GPU_ROUNDING = 2e-3
+
+
+class DependentItemsError(GridguardError, ValueError):
+    """The items of a batch depend on each other, so that chunks give other results than the whole batch."""
 
 
 def module_of(function: Any) -> nn.Module | None:
@@ -36,152 +44,228 @@ def name_of(function: Any) -> str:
     return getattr(function, "__name__", type(function).__name__) if module is None else type(module).__name__
 
 
-def verify(function: Callable[..., Any], batch: Batch, out_dim: int) -> None:
-    """Run a function on a few items as a whole, in chunks, and with other neighbours.
+def _reached(root: Any) -> dict[int, Any]:
+    """Return the modules and functions that a function holds: bound, wrapped, in closures or by a global name."""
+    found: dict[int, Any] = {}
+    rest = [root]
+    while rest:
+        one = rest.pop()
+        if id(one) in found or isinstance(one, type) or not (callable(one) or isinstance(one, torch.Generator)):
+            continue
+        found[id(one)] = one
+        if isinstance(one, types.FunctionType):
+            rest += [cell.cell_contents for cell in one.__closure__ or () if cell != types.CellType()]
+            rest += [*(one.__defaults__ or ()), *(one.__kwdefaults__ or {}).values()]
+            rest += [value for value in map(one.__globals__.get, one.__code__.co_names) if isinstance(value, nn.Module)]
+        elif isinstance(one, types.MethodType):
+            rest += [one.__self__, one.__func__]
+        elif isinstance(one, functools.partial):
+            rest += [one.func, *one.args, *one.keywords.values()]
+        elif not isinstance(one, nn.Module) and not type(one).__module__.startswith("torch."):
+            rest += getattr(one, "__dict__", {}).values()
+    return found
 
-    Random numbers are constants meanwhile, and the buffers of a module in training are restored. Raises ValueError if
-    the outputs of an item depend on other items, or if the function changes its inputs.
+
+def modules_of(function: Any, leaves: list[Any]) -> list[nn.Module]:
+    """Return the modules that a function holds or gets as arguments, and those inside."""
+    roots = [function, *(leaf for leaf in leaves if isinstance(leaf, nn.Module))]
+    rest = [one for root in roots for one in _reached(root).values() if isinstance(one, nn.Module)]
+    found: dict[nn.Module, None] = {}
+    while rest:
+        part = rest.pop()
+        if part not in found:
+            found[part] = None
+            rest += [one for one in part._modules.values() if one is not None]
+    return list(found)
+
+
+def _title(part: nn.Module, modules: list[nn.Module]) -> str:
+    """Return the name of a module in the largest one that holds it."""
+    paths = [(path, root) for root in modules for path, one in root.named_modules() if one is part]
+    path, root = max(paths, key=lambda found: found[0].count("."))
+    return f"{path} ({type(part).__name__}) in {type(root).__name__}" if path else type(part).__name__
+
+
+def generators_of(function: Any, leaves: list[Any]) -> list[torch.Generator]:
+    """Return the generators that a function or its modules hold, or get as arguments."""
+    held = [value for part in modules_of(function, leaves) for value in vars(part).values()]
+    found = [one for one in [*leaves, *_reached(function).values(), *held] if isinstance(one, torch.Generator)]
+    return list({id(one): one for one in found}.values())
+
+
+def require_independent(modules: list[nn.Module]) -> None:
+    """Raise DependentItemsError for normalisation over the batch, or with statistics that are updated."""
+    for part in modules:
+        if isinstance(part, _BatchNorm) and (part.training or part.running_mean is None):
+            problem = "it normalises over the batch"
+        elif part.training and hasattr(part, "momentum") and _has_statistics(part):
+            problem = "each chunk updates its statistics"
+        else:
+            continue
+        remedy = " (call eval() on it)" if part.training else ""
+        raise DependentItemsError(f"{_title(part, modules)} mixes items: {problem}{remedy}")
+
+
+def _has_statistics(part: nn.Module) -> bool:
+    return any(key in ("running_mean", "running_var") and value is not None for key, value in part._buffers.items())
+
+
+class Watch:
+    """Finds what chunks change and have in common: parameters, buffers, attributes, and arguments that are whole."""
+
+    def __init__(self, modules: list[nn.Module], batch: Batch, name: str) -> None:
+        self._modules, self._name, self._chunks = modules, name, 0
+        self._whole = [one for one, axis in zip(batch.leaves, batch.axes) if axis is None]
+        tensors = [one for part in modules for one in (*part._parameters.values(), *part._buffers.values())]
+        # PyTorch counts the changes of each tensor.
+        counted = [one for one in [*tensors, *self._whole] if isinstance(one, Tensor) and not is_lazy(one)]
+        self._tensors = [one for one in counted if not one.is_inference()]
+        self._inputs = [one for one in batch.split() if not one.is_inference()]
+        self._versions, self._seen = self._counts()
+        self._values: list[Any] = []
+
+    def _counts(self) -> tuple[list[int], list[int]]:
+        return [one._version for one in self._tensors], [one._version for one in self._inputs]
+
+    def has_changed(self) -> bool:
+        """Tell whether a chunk that failed has changed a tensor, so that it cannot be repeated."""
+        return self._counts() != (self._versions, self._seen)
+
+    def after_chunk(self) -> None:
+        """Raise DependentItemsError after a chunk that changed what the next one reads."""
+        self._chunks += 1
+        now, self._seen = self._counts() if self._chunks <= 2 else (self._versions, self._counts()[1])
+        for one, before, after in zip(self._tensors, self._versions, now):
+            if before != after:
+                raise self._error(lambda name, value: value is one)  # noqa: B023
+        if self._chunks > 2:
+            return
+        # The first chunk may fill a cache.
+        before_values, self._values = self._values, [value for values in self._held() for value in values.values()]
+        if self._chunks == 2 and any(map(operator.is_not, before_values, self._values)):
+            changed = [at for at, pair in enumerate(zip(before_values, self._values)) if not is_same(*pair)]
+            if changed:
+                raise self._error(lambda at, value: at == changed[0])
+
+    def _held(self) -> list[dict[Any, Any]]:
+        objects = [vars(one) for one in self._whole if _has_attributes(one)]
+        parts = [one for part in self._modules for one in (vars(part), part._parameters, part._buffers)]
+        return [*objects, *parts, dict(enumerate(self._whole))]
+
+    def _error(self, is_changed: Callable[[int, Any], bool]) -> DependentItemsError:
+        named = [(key, value) for values in self._held() for key, value in values.items()]
+        name = next((key for at, (key, value) in enumerate(named) if is_changed(at, value)), "a tensor")
+        what = f"input {name}, which it passes whole" if isinstance(name, int) else f"{name!r}, which they share"
+        return DependentItemsError(f"{self._name} mixes items: each chunk changes {what}")
+
+
+def _has_attributes(one: Any) -> bool:
+    return hasattr(one, "__dict__") and not isinstance(one, Tensor) and not callable(one)
+
+
+def verify(run: Callable[..., Any], call: Any, dim: Dim, out_dim: Any, sizes: list[int]) -> None:
+    """Compare `run(size, *call)` with a call (function, args, kwargs), on copies of all that it holds and gets.
+
+    Raises DependentItemsError with the items that differ.
     """
-    module = module_of(function)
-    buffers = [] if module is None or not module.training else [(one, one.clone()) for one in module.buffers()]
+    whole, draws = _outcome(lambda function, args, kwargs: function(*args, **kwargs), call, dim, out_dim)
+    for size in sizes:
+        found, _ = _outcome(functools.partial(run, size), call, dim, out_dim)
+        for (title, one, axis), (_, other, _) in zip(whole, found):
+            text = _difference(one, other, axis)
+            if text is not None:
+                hint = "; it draws random numbers, and chunks draw others (call eval())" if draws else ""
+                raise DependentItemsError(f"{name_of(call[0])} mixes items: {title} {text}, in chunks of {size}{hint}")
+
+
+def _outcome(run: Callable[..., Any], call: Any, dim: Dim, out_dim: Any) -> tuple[list[tuple[str, Any, Any]], bool]:
+    """Return the outputs, inputs and buffers after a run on copies, and whether it drew numbers."""
+    function, args, kwargs = _copied(call)
+    batch = Batch(args, kwargs, dim, function)
+    with _random_states_kept(batch.device):
+        start = torch.get_rng_state()
+        outs, _, axes = flattened(run(function, args, kwargs), out_dim, batch.items)
+        draws = not torch.equal(start, torch.get_rng_state())
+    found = [(f"output {at}", one, axis) for at, (one, axis) in enumerate(zip(outs, axes))]
+    found += [
+        (f"input {at}", one, axis) for at, (one, axis) in enumerate(zip(batch.leaves, batch.axes)) if axis is not None
+    ]
+    for part in modules_of(function, batch.leaves):
+        found += [(f"{key} of {type(part).__name__}", one, None) for key, one in part._buffers.items()]
+    return [(title, one.detach() if isinstance(one, Tensor) else one, axis) for title, one, axis in found], draws
+
+
+def _copied(call: Any) -> Any:
+    """Copy a function and its arguments with all that they hold. Only the values of parameters are shared."""
+    function, leaves = call[0], tree_leaves(call[1:])
+    memo: dict[int, Any] = {}
+    for leaf in leaves:
+        if isinstance(leaf, Tensor):
+            memo[id(leaf)] = leaf.detach().clone().requires_grad_(leaf.requires_grad)
+        elif isinstance(leaf, torch.Generator):
+            memo[id(leaf)] = leaf.clone_state()
+    for part in modules_of(function, leaves):
+        for one in part._parameters.values():
+            if type(one) is nn.Parameter:
+                memo[id(one)] = nn.Parameter(one.detach(), one.requires_grad)
+    functions = [one for one in _reached(function).values() if isinstance(one, types.FunctionType)]
     try:
-        with Constants():
-            _Check(function, batch, out_dim).run()
-    finally:
-        with torch.no_grad():
-            for buffer, value in buffers:
-                # A write would make graphs invalid that saved the buffer.
-                if not torch.equal(buffer, value):
-                    buffer.copy_(value)
-
-
-class _Check:
-    def __init__(self, function: Callable[..., Any], batch: Batch, out_dim: int) -> None:
-        self.function, self.batch, self.out_dim = function, batch, out_dim
-        self.name, self.count = name_of(function), min(batch.items, _ITEMS)
-        module = module_of(function)
-        self.modules = {} if module is None else {part: path for path, part in module.named_modules()}
-
-    def run(self) -> None:
-        for part in self.modules:
-            if isinstance(part, _BatchNorm) and (part.training or part.running_mean is None):
-                raise ValueError(f"{self.title(part)} mixes items: it normalises over the batch")
-        count = self.count
-        sample, copy = self.batch.sample(range(count)), self.batch.sample(range(count))
-        whole = self.outputs(sample, 0, count)
-        if not all(_close(one, other, True) for one, other in zip(sample.split(), copy.split())):
-            raise ValueError(f"{self.name} changes its input, which all chunks share: return a new tensor")
-        if not self.agree(whole, self.outputs(sample, 0, count), 0, count, True):
-            raise ValueError(f"{self.name} is not deterministic: two calls with the same items differ")
-        bounds = sorted({0, count // 3, count * 2 // 3, count})
-        for begin, end in zip(bounds, bounds[1:]):
-            if not self.agree(whole, self.outputs(sample, begin, end - begin), begin, end - begin, False):
-                text = f"items {begin} to {end - 1} differ as a chunk and among {count} items"
-                raise ValueError(f"{self.culprit(sample, (begin, end - begin), sample)} mixes items: {text}")
-        # The same first item, beside the last items of the batch.
-        others = self.batch.sample([0, *range(self.batch.items - 1, self.batch.items - count, -1)])
-        if not self.agree(whole, self.outputs(others, 0, count), 0, 1, True):
-            raise ValueError(f"{self.culprit(others, (0, count), sample)} mixes items: an item depends on the others")
-
-    def outputs(self, sample: Batch, begin: int, size: int) -> tuple[list[Any], Any]:
-        args, kwargs = sample.part(begin, size)
-        try:
-            result = self.function(*args, **kwargs)
-        except torch.cuda.OutOfMemoryError:
-            raise
-        except Exception as error:
-            text = f"{self.name} cannot be verified with {size} of {self.batch.items} items: {error}"
-            raise ValueError(f"{text} (pass verify=False if it can run in larger chunks)") from error
-        return flattened(tree_map_only(Tensor, torch.detach, result), self.out_dim, size)
-
-    def agree(self, whole: Any, found: Any, begin: int, size: int, is_same_size: bool) -> bool:
-        """Compare the outputs of these items with their outputs in the whole."""
-        if found[1] != whole[1]:
-            return False
-        for one, other, kind in zip(whole[0], found[0], whole[1][1]):
-            if isinstance(one, Tensor):
-                one, other = (
-                    tensor.narrow(self.out_dim, at * kind[0], size * kind[0])
-                    for tensor, at in ((one, begin), (other, begin if is_same_size else 0))
-                )
-                if not _close(one, other, is_same_size):
-                    return False
-        return True
-
-    def culprit(self, chunk: Batch, items: tuple[int, int], sample: Batch) -> str:
-        """Return the first module whose inputs are as in the whole, but whose outputs are not."""
-        with _calls() as found:
-            self.outputs(chunk, *items)
-        with _calls() as whole:
-            self.outputs(sample, 0, self.count)
-        begin, size = items if chunk is sample else (0, 1)
-        for (part, *tensors), (_, *others) in zip(whole, found):
-            inputs, outputs = (self.contains(*pair, begin, size) for pair in zip(tensors, others))
-            if inputs and not outputs:
-                return self.title(part)
-        return self.name
-
-    def contains(self, whole: list[Tensor], found: list[Tensor], begin: int, size: int) -> bool:
-        """Tell whether tensors inside of the function have the values of these items in the whole, on any axis."""
-
-        def pairs(one: Tensor, other: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
-            yield one, other
-            for axis, (length, own) in enumerate(zip(one.shape, other.shape)):
-                rows, rest = divmod(length, self.count)
-                if rest == 0 and own in (length, rows * size):
-                    at = begin * rows if own == length else 0
-                    yield one.narrow(axis, begin * rows, size * rows), other.narrow(axis, at, size * rows)
-
-        return len(whole) == len(found) and all(
-            any(_close(*pair, False) for pair in pairs(one, other)) for one, other in zip(whole, found)
-        )
-
-    def title(self, part: nn.Module) -> str:
-        path = self.modules.get(part, "")
-        return f"{path} ({type(part).__name__}) in {self.name}" if path else type(part).__name__
-
-
-def _close(one: Tensor, other: Tensor, is_same_size: bool) -> bool:
-    """Compare tensors, with a tolerance that is relative to the largest element."""
-    if one.shape != other.shape or one.dtype != other.dtype or one.device != other.device:
-        return False
-    if one.is_complex():
-        one, other = torch.view_as_real(one.resolve_conj()), torch.view_as_real(other.resolve_conj())
-    if one.numel() == 0 or not one.is_floating_point():
-        return torch.equal(one, other)
-    rounding = _ROUNDING.get(one.dtype, _OTHER_ROUNDING)
-    tolerance = min(rounding, _EPSILONS * torch.finfo(one.dtype).eps) if is_same_size else rounding
-    one, other = (tensor.float() if tensor.dtype.itemsize < 4 else tensor for tensor in (one, other))
-    largest = one.abs().nan_to_num(0.0, 0.0).amax().item()
-    return bool(torch.isclose(one, other, rtol=0.0, atol=tolerance * largest, equal_nan=True).all())
+        for one in functions:
+            named = {key: one.__globals__.get(key) for key in one.__code__.co_names}
+            held = {key: value for key, value in named.items() if isinstance(value, nn.Module)}
+            if one.__closure__ or one.__defaults__ or one.__kwdefaults__ or held:
+                cells = tuple(types.CellType() for _ in one.__closure__ or ())
+                scope = {**one.__globals__, **copy.deepcopy(held, memo)}
+                memo[id(one)] = types.FunctionType(one.__code__, scope, one.__name__, None, cells)
+        for one in functions:
+            made = memo.get(id(one), one)
+            made.__defaults__ = copy.deepcopy(one.__defaults__, memo)
+            made.__kwdefaults__ = copy.deepcopy(one.__kwdefaults__, memo)
+            for cell, own in zip(one.__closure__ or (), made.__closure__ or ()):
+                if cell != types.CellType():
+                    own.cell_contents = copy.deepcopy(cell.cell_contents, memo)
+        return copy.deepcopy(call, memo)
+    except Exception as error:
+        raise GridguardError(f"{name_of(function)} cannot be verified, because it cannot be copied: {error}") from error
 
 
 @contextlib.contextmanager
-def _calls() -> Iterator[list[tuple[nn.Module, list[Tensor], list[Tensor]]]]:
-    """Record the inputs and outputs of modules, in the order of their ends."""
-    calls = []
-
-    def tensors(values: Any) -> list[Tensor]:
-        return [leaf.detach().clone() for leaf in tree_flatten(values)[0] if isinstance(leaf, Tensor)]
-
-    handle = register_module_forward_hook(lambda part, args, out: calls.append((part, tensors(args), tensors(out))))
+def _random_states_kept(device: torch.device) -> Iterator[None]:
+    numpy = sys.modules.get("numpy")
+    states = random.getstate(), numpy and numpy.random.get_state()
     try:
-        yield calls
+        with torch.random.fork_rng([device] if device.type == "cuda" else []):
+            yield
     finally:
-        handle.remove()
+        random.setstate(states[0])
+        if numpy:
+            numpy.random.set_state(states[1])
 
 
-class Constants(TorchDispatchMode):
-    """Replaces random numbers by constants, so that dropout does not hide differences."""
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        kwargs = kwargs or {}
-        if torch.Tag.nondeterministic_seeded not in func.tags:
-            return func(*args, **kwargs)
-        given = {**dict(zip((one.name for one in func._schema.arguments), args)), **kwargs}
-        for name in ("p" if func is torch.ops.aten.native_dropout.default else "dropout_p", "dropout"):
-            if name in given:
-                return func(**{**given, name: 0.0})
-        # Other kinds of dropout multiply by numbers of a Bernoulli distribution.
-        constant = 1 if "bernoulli" in func._schema.name else 0
-        return tree_map_only(Tensor, lambda tensor: tensor.fill_(constant), func(*args, **kwargs))
+def _difference(one: Any, other: Any, axis: int | None) -> str | None:
+    """Return how the values of chunks differ from the whole's, in words."""
+    if not isinstance(one, Tensor) or not isinstance(other, Tensor):
+        return None if is_same(one, other) else f"is {one!r} as a whole and {other!r} in chunks"
+    if one.shape != other.shape or one.dtype != other.dtype:
+        kinds = [f"{tuple(tensor.shape)} of {tensor.dtype}" for tensor in (one, other)]
+        return f"is {kinds[0]} as a whole and {kinds[1]} in chunks"
+    if one.numel() == 0:
+        return None
+    if one.is_floating_point() or one.is_complex():
+        rounding = _ROUNDING.get(one.dtype, _OTHER_ROUNDING)
+        rounding = max(rounding, _GPU_ROUNDING) if one.is_cuda and one.dtype is torch.float32 else rounding
+        wide = torch.complex128 if one.is_complex() else torch.float64
+        one, other = one.to(wide), other.to(wide)
+        sizes = one.abs()
+        sizes = sizes[sizes.isfinite() & (sizes > 0)].sort().values
+        small = sizes[int(len(sizes) * _SMALL)].item() if len(sizes) else 0.0
+        differs = ~torch.isclose(one, other, rounding, rounding * small, equal_nan=True)
+    else:
+        differs = one != other
+    if not differs.any():
+        return None
+    if axis is None:
+        return f"differs in {int(differs.sum())} of {one.numel()} elements"
+    items = differs.movedim(axis, 0).reshape(one.shape[axis], -1).any(1).nonzero().flatten().tolist()
+    shown = ", ".join(map(str, items[:8])) + (", ..." if len(items) > 8 else "")
+    return f"differs in {len(items)} of {one.shape[axis]} items: {shown}"

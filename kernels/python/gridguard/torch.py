@@ -26,6 +26,7 @@ from gridguard._attention import scaled_dot_product_attention
 from gridguard._backends import register_backend
 from gridguard._block import replace_motion_modules, restore_motion_modules, temporal_block
 from gridguard._chunked import Chunked, ChunkError, chunked
+from gridguard._independence import DependentItemsError
 from gridguard._install import install, installed, uninstall
 from gridguard._models import replace_attention, restore_attention
 from gridguard._stats import Stats, stats
@@ -35,6 +36,7 @@ __all__ = [
     "Choice",
     "ChunkError",
     "Chunked",
+    "DependentItemsError",
     "Profile",
     "Stats",
     "Tuned",
