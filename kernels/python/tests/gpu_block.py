@@ -44,9 +44,7 @@ def main() -> int:
         budgets,
         shortage,
         graphs,
-        replaced,
         threads,
-        devices,
         memory,
         compiled,
         training,
@@ -125,31 +123,6 @@ def graphs() -> None:
             check(module, x[:100], fallback, "a graph's fallback")
 
 
-def replaced() -> None:
-    """Replace the blocks of a model, copy it, and change its weights."""
-    from diffusers.models.unets.unet_motion_model import AnimateDiffTransformer3D
-
-    blocks = [block(320, 5, torch.float32, seed=seed) for seed in range(3)]
-    model = AnimateDiffTransformer3D(5, 64, in_channels=320, num_layers=0)
-    model.transformer_blocks = nn.ModuleList(blocks)
-    x = torch.randn(16, 320, 8, 8, device="cuda")
-    call = lambda one: one(x.to(one.transformer_blocks[0].norm1.weight.dtype), num_frames=16)  # noqa: E731
-    model.cuda().eval().requires_grad_(False)
-    expected = call(model)
-    assert ours.replace_motion_modules(model, memory_budget=64 * MIB) == 3
-    before = ours.stats().served
-    close(call(model), expected, "a model", 1e-3)
-    assert ours.stats().served == before + 3, ours.stats()
-    half = copy.deepcopy(model).half()
-    close(call(half), expected, "a copy in f16", 2e-2)
-    for parameter in model.parameters():
-        parameter.data.mul_(1.02)
-    found = call(model)
-    assert ours.stats().served == before + 9, ours.stats()
-    assert ours.restore_motion_modules(model) == 3
-    close(found, call(model), "changed weights", 1e-3)
-
-
 def threads() -> None:
     """Run threads on their own streams, with a budget for chunks on two streams."""
 
@@ -161,16 +134,6 @@ def threads() -> None:
                 check(module, x, out, f"thread {seed}")
 
     in_threads(6, work)
-
-
-def devices() -> None:
-    for index in range(torch.cuda.device_count()):
-        module, x = block(320, 5).to(f"cuda:{index}"), hidden(200, 16, 320).to(f"cuda:{index}")
-        before = ours.stats().served
-        out = ours.temporal_block(module, x)
-        assert out.device.index == index and torch.cuda.current_device() == 0
-        assert ours.stats().served == before + 1
-        check(module, x, out, f"device {index}")
 
 
 def memory() -> None:

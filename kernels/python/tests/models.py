@@ -57,29 +57,6 @@ def svd() -> Made:
     return model, inputs, lambda one, inputs: one(*inputs).sample
 
 
-def i2vgen() -> Made:
-    from diffusers.models.unets.unet_i2vgen_xl import I2VGenXLUNet
-
-    model = unet(I2VGenXLUNet, "3D", attention_head_dim=8, norm_num_groups=2)
-    inputs = {
-        "sample": torch.randn(1, 4, 6, 8, 8),
-        "timestep": torch.tensor([10]),
-        "fps": torch.tensor([8]),
-        "image_latents": torch.randn(1, 4, 6, 8, 8),
-        "image_embeddings": torch.randn(1, 32),
-        "encoder_hidden_states": torch.randn(1, 5, 32),
-    }
-    return model, inputs, lambda one, inputs: one(**inputs).sample
-
-
-def modelscope() -> Made:
-    from diffusers import UNet3DConditionModel
-
-    model = unet(UNet3DConditionModel, "3D", attention_head_dim=8, norm_num_groups=8)
-    inputs = (torch.randn(1, 4, 6, 8, 8), torch.tensor([10]), torch.randn(1, 5, 32))
-    return model, inputs, lambda one, inputs: one(*inputs).sample
-
-
 def latte() -> Made:
     from diffusers import LatteTransformer3DModel
 
@@ -202,8 +179,6 @@ def without_init(*packages: str) -> None:
 MODELS: dict[str, Callable[[], Made]] = {
     "diffusers: AnimateDiff": animatediff,
     "diffusers: SVD": svd,
-    "diffusers: I2VGen-XL": i2vgen,
-    "diffusers: ModelScope": modelscope,
     "diffusers: Latte": latte,
     "diffusers: Mochi VAE": mochi,
     "diffusers: Cosmos VAE": cosmos,

@@ -5,13 +5,11 @@ from __future__ import annotations
 import copy
 
 import pytest
-import test_block
 import torch
 from stand_in import Counts
 from test_block import CHANNELS, FRAMES, adapted, block, on_host, training, unet, x  # noqa: F401
 from torch import nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
-from torch.utils.checkpoint import checkpoint
 
 import gridguard.torch as ours
 from gridguard import _block, _block_operator
@@ -86,26 +84,6 @@ def test_compiled_code_runs_the_kernels(served, backend, dynamic):
     assert served() == Counts(4, {})
 
 
-def test_a_block_is_one_operator_of_a_graph_for_all_batches(served):
-    module, graphs = block(), []
-    function = compiled(module, recorded(graphs), dynamic=True)
-    for items in (5, 3, 7):
-        function(x(items))
-    assert graphs == [[NAME]] and served() == Counts(3, {})
-
-
-def test_a_model_is_compiled_as_a_whole(served):
-    model, graphs = unet(), []
-    with torch.no_grad():
-        expected = test_block.run(model)
-        count = ours.replace_motion_modules(model)
-        function = torch.compile(model, backend=recorded(graphs), fullgraph=True)
-        found = test_block.run(function)
-    torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-4)
-    (graph,) = graphs
-    assert graph.count(NAME) == count and served().pytorch == {}
-
-
 def test_compiled_code_reads_weights_that_change(served):
     module, hidden, graphs = block(), x(), []
     function = compiled(module, recorded(graphs))
@@ -147,18 +125,6 @@ def test_compiled_code_notices_a_module_that_changes(served, change):
     assert graphs[0] == [NAME] and NAME not in graphs[1] and served() == Counts(1, {})
 
 
-def test_compiled_code_leaves_other_calls_to_the_module(served):
-    module, graphs = block().double(), []
-    hidden = x(dtype=torch.float64)
-    assert torch.equal(compiled(module, recorded(graphs))(hidden), module(hidden))
-    module.float()
-    hidden = x()
-    with torch.autocast("cpu", torch.bfloat16):
-        found, expected = compiled(module, recorded(graphs))(hidden), module(hidden)
-    torch.testing.assert_close(found, expected, rtol=2e-2, atol=2e-2)
-    assert len(graphs) == 2 and all(NAME not in graph for graph in graphs) and served() == Counts(0, {})
-
-
 def test_what_only_a_run_shows_is_counted(served):
     module = block()
     function = compiled(module, dynamic=True)
@@ -190,43 +156,6 @@ def test_training_computes_the_gradients_of_the_module(served, backend, position
         compare_gradients(function, module, x(items).requires_grad_())
     # A block, and its two attentions when the backward pass computes them again.
     assert served() == Counts(6, {}, backward=4)
-
-
-@pytest.mark.parametrize("backend", [None, "aot_eager"])
-def test_gradients_of_some_tensors(served, backend):
-    module = block()
-    module.attn1.to_k.weight.requires_grad_()
-    module.ff.requires_grad_()
-    for needs in (True, False):
-        function = trained(module, backend)
-        hidden = x().requires_grad_(needs)
-        wanted = [one for one in (hidden, *module.parameters()) if one.requires_grad]
-        found = torch.autograd.grad(function(hidden).square().sum(), wanted)
-        for one, other in zip(found, torch.autograd.grad(module(hidden).square().sum(), wanted)):
-            close(one, other)
-    assert served().pytorch == {}
-
-
-def test_trained_models_step_alike(served):
-    module, hidden = block().train().requires_grad_(), x()
-    other = copy.deepcopy(module)
-    function = compiled(other)
-    for one, call in ((module, module), (other, function)):
-        optimizer = torch.optim.SGD(one.parameters(), lr=0.05)
-        for _ in range(3):
-            optimizer.zero_grad()
-            call(hidden).square().mean().backward()
-            optimizer.step()
-    for (name, one), two in zip(module.named_parameters(), other.parameters()):
-        close(two.data, one.data)
-        assert not torch.equal(one, block().get_parameter(name)), name
-    assert served().pytorch == {}
-
-
-def test_checkpoints_compute_a_block_again(served):
-    module, hidden = block().requires_grad_(), x().requires_grad_()
-    compare_gradients(lambda one: checkpoint(ours.temporal_block, module, one, use_reentrant=False), module, hidden)
-    assert served().pytorch == {}
 
 
 def test_second_derivatives_are_those_of_the_module(served):

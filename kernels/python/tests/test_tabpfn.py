@@ -7,7 +7,6 @@ import importlib
 import models
 import pytest
 import torch
-from stand_in import replicate
 from test_models import TABPFN, for_each
 from torch import nn
 
@@ -104,43 +103,6 @@ def test_a_training_step_has_the_gradients_of_the_package(on_cpu, runs, name, au
         assert gradient.dtype is one.dtype
         assert (gradient - one).norm() <= (2e-2 if autocast else 1e-5) * one.norm()
     assert runs == [] and on_cpu().pytorch == {} and on_cpu().backward > 0
-
-
-@for_each(["tabpfn: v2.6"])
-def test_a_frozen_block_has_the_gradient_of_its_input(runs, name):
-    block, state = block_of(name, torch.float64)
-    block.requires_grad_(False)
-    state.requires_grad_()
-    [want] = torch.autograd.grad(block(state, 30, None)[0].cos().sum(), state)
-    ours.replace_attention(block)
-    [found] = torch.autograd.grad(block(state, 30, None)[0].cos().sum(), state)
-    torch.testing.assert_close(found, want, atol=1e-10, rtol=1e-10)
-    # Without gradients it runs in place with gradients enabled, too.
-    assert runs == [] and not block(state.detach(), 30, None)[0].requires_grad and runs != []
-
-
-@for_each(["tabpfn: v2.6"])
-def test_recomputed_layers_have_the_gradients_of_the_model(name):
-    model, call = models.make(name)
-    want = models.gradients(model, call)
-    ours.replace_attention(model)
-    interface = importlib.import_module("tabpfn.architectures.interface")
-    options = interface.PerformanceOptions(force_recompute_layer=True)
-    model.get_default_performance_options = lambda: options
-    torch.testing.assert_close(models.gradients(model, call), want, atol=1e-6, rtol=1e-4)
-
-
-@for_each(["tabpfn: v2.6"])
-@torch.no_grad()
-def test_predictions_from_cached_keys_are_those_of_the_package(name):
-    model, _ = models.make(name)
-    x, y = torch.randn(40, 1, 12), torch.randint(0, 3, (30, 1)).float()
-    want, cache = model(x, y, return_kv_cache=True)
-    ours.replace_attention(model)
-    found, cached = model(x, y, return_kv_cache=True)
-    torch.testing.assert_close(found, want)
-    torch.testing.assert_close(cached.kv[0].key, cache.kv[0].key)
-    torch.testing.assert_close(model(x, y, kv_cache=cached), want, atol=1e-5, rtol=1e-5)
 
 
 class Adapter(nn.Linear):
@@ -255,16 +217,6 @@ def test_a_batch_that_pytorch_refuses_runs_in_the_slices_of_the_package(monkeypa
     monkeypatch.setattr(_tabpfn._pytorch, "MAX_SLICE", 20)
     found, _ = block(state, 30, None)
     torch.testing.assert_close(found, want, atol=1e-5, rtol=1e-5)
-
-
-@for_each(["tabpfn: v2.6"])
-def test_a_replica_with_trained_weights_has_their_gradients(runs, name):
-    block, state = block_of(name)
-    ours.replace_attention(block)
-    replica = replicate(block)
-    leaves = [one.weight.requires_grad_() for one in replica.modules() if isinstance(one, nn.Linear)]
-    gradients = torch.autograd.grad(replica(state, 30, None)[0].cos().sum(), leaves)
-    assert runs == [] and all(one.count_nonzero() > 0 for one in gradients)
 
 
 @for_each(["tabpfn: v2.6"])
