@@ -201,9 +201,6 @@ class _Engine:
     # By kind of call.
     sizes: dict[Any, int | Trial]
 
-    def __reduce__(self) -> Any:
-        return _Engine, (self.dim, self.out_dim, self.chunk, self.memory, self.recompute, {})
-
     def trace(self, function: Any, module: nn.Module | None, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if self.chunk is None:
             return _run_uncompiled(self, function, args, kwargs)

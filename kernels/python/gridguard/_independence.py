@@ -121,29 +121,26 @@ class Watch:
         counted = [one for one in [*tensors, *self._whole] if isinstance(one, Tensor) and not is_lazy(one)]
         self._tensors = [one for one in counted if not one.is_inference()]
         self._inputs = [one for one in batch.split() if not one.is_inference()]
-        self._versions, self._seen = self._counts()
+        self._versions, self._seen = _versions(self._tensors), _versions(self._inputs)
         self._values: list[Any] = []
-
-    def _counts(self) -> tuple[list[int], list[int]]:
-        return [one._version for one in self._tensors], [one._version for one in self._inputs]
 
     def has_changed(self) -> bool:
         """Tell whether a chunk that failed has changed a tensor, so that it cannot be repeated."""
-        return self._counts() != (self._versions, self._seen)
+        return _versions(self._tensors) != self._versions or _versions(self._inputs) != self._seen
 
     def after_chunk(self) -> None:
-        """Raise DependentItemsError after a chunk that changed what the next one reads."""
+        """Raise DependentItemsError if one of the first two chunks changed what the next one reads."""
         self._chunks += 1
-        now, self._seen = self._counts() if self._chunks <= 2 else (self._versions, self._counts()[1])
-        for one, before, after in zip(self._tensors, self._versions, now):
-            if before != after:
-                raise self._error(lambda name, value: value is one)  # noqa: B023
+        self._seen = _versions(self._inputs)
         if self._chunks > 2:
             return
+        for one, before, now in zip(self._tensors, self._versions, _versions(self._tensors)):
+            if before != now:
+                raise self._error(lambda at, value: value is one)  # noqa: B023
         # The first chunk may fill a cache.
-        before_values, self._values = self._values, [value for values in self._held() for value in values.values()]
-        if self._chunks == 2 and any(map(operator.is_not, before_values, self._values)):
-            changed = [at for at, pair in enumerate(zip(before_values, self._values)) if not is_same(*pair)]
+        values, self._values = self._values, [value for values in self._held() for value in values.values()]
+        if any(map(operator.is_not, values, self._values)):
+            changed = [at for at, pair in enumerate(zip(values, self._values)) if not is_same(*pair)]
             if changed:
                 raise self._error(lambda at, value: at == changed[0])
 
@@ -157,6 +154,10 @@ class Watch:
         name = next((key for at, (key, value) in enumerate(named) if is_changed(at, value)), "a tensor")
         what = f"input {name}, which it passes whole" if isinstance(name, int) else f"{name!r}, which they share"
         return DependentItemsError(f"{self._name} mixes items: each chunk changes {what}")
+
+
+def _versions(tensors: list[Tensor]) -> list[int]:
+    return [one._version for one in tensors]
 
 
 def _has_attributes(one: Any) -> bool:
@@ -210,20 +211,17 @@ def _copied(call: Any) -> Any:
                 memo[id(one)] = nn.Parameter(one.detach(), one.requires_grad)
     functions = [one for one in _reached(function).values() if isinstance(one, types.FunctionType)]
     try:
-        for one in functions:
-            named = {key: one.__globals__.get(key) for key in one.__code__.co_names}
-            held = {key: value for key, value in named.items() if isinstance(value, nn.Module)}
-            if one.__closure__ or one.__defaults__ or one.__kwdefaults__ or held:
-                cells = tuple(types.CellType() for _ in one.__closure__ or ())
-                scope = {**one.__globals__, **copy.deepcopy(held, memo)}
-                memo[id(one)] = types.FunctionType(one.__code__, scope, one.__name__, None, cells)
-        for one in functions:
-            made = memo.get(id(one), one)
-            made.__defaults__ = copy.deepcopy(one.__defaults__, memo)
-            made.__kwdefaults__ = copy.deepcopy(one.__kwdefaults__, memo)
-            for cell, own in zip(one.__closure__ or (), made.__closure__ or ()):
-                if cell != types.CellType():
-                    own.cell_contents = copy.deepcopy(cell.cell_contents, memo)
+        # What a function holds was found after it.
+        for one in reversed(functions):
+            names = {key: one.__globals__.get(key) for key in one.__code__.co_names}
+            held = {key: value for key, value in names.items() if isinstance(value, nn.Module)}
+            closure = [cell if cell == types.CellType() else cell.cell_contents for cell in one.__closure__ or ()]
+            parts = (held, one.__defaults__, one.__kwdefaults__, closure)
+            if any(parts):
+                held, defaults, keywords, closure = copy.deepcopy(parts, memo)
+                cells = tuple(one if isinstance(one, types.CellType) else types.CellType(one) for one in closure)
+                made = types.FunctionType(one.__code__, {**one.__globals__, **held}, one.__name__, defaults, cells)
+                made.__kwdefaults__, memo[id(one)] = keywords, made
         return copy.deepcopy(call, memo)
     except Exception as error:
         raise GridguardError(f"{name_of(function)} cannot be verified, because it cannot be copied: {error}") from error
