@@ -226,7 +226,7 @@ def _package(name: str) -> str | None:
     """Return the version of the installed package of a module, or of compiled code; None for source code."""
     top = name.partition(".")[0]
     file = getattr(sys.modules.get(name), "__file__", None)
-    if top == "gridguard":
+    if top == __name__.partition(".")[0]:
         return _native.__version__
     if top in sys.stdlib_module_names and (file is None or file.startswith(sysconfig.get_path("stdlib"))):
         return "Python"
