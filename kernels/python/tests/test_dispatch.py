@@ -11,6 +11,7 @@ import torch
 from calls import IS_OLD, PYTORCH
 from stand_in import Counts, qkv
 from torch.fx.experimental.proxy_tensor import make_fx
+from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.attention.bias import causal_lower_right, causal_upper_left
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -179,6 +180,9 @@ def test_function_transforms_compute_the_same(attention, monkeypatch):
         yield torch.func.grad(lambda *one: function(*one).square().sum())(*tensors)
         yield torch.func.jvp(function, tensors, tensors)[1]
         yield torch.func.vmap(torch.func.grad(lambda *one: function(*one).square().sum()))(*tensors)
+        with sdpa_kernel(SDPBackend.MATH):
+            for transform in (torch.func.jacrev, torch.func.hessian):
+                yield transform(lambda x: function(x, x.sin(), x).square().sum())(tensors[0][:1, :1, :1])
         yield torch.func.functionalize(function)(*tensors)
         yield torch.jit.trace(function, tensors, check_trace=False)(*tensors)
         yield make_fx(lambda *one: function(*one))(*tensors)(*tensors)
@@ -425,8 +429,6 @@ def test_a_profile_contains_our_operator(attention, on_cpu):
 
 @pytest.mark.skipif(IS_OLD, reason="has no grouped heads")
 def test_the_flop_counter_counts_our_operator_like_pytorchs(on_cpu):
-    from torch.nn.attention import SDPBackend, sdpa_kernel
-
     def counted(function, *arguments, **options):
         with FlopCounterMode(display=False) as counter, sdpa_kernel(SDPBackend.MATH):
             function(*arguments, **options)
@@ -495,7 +497,6 @@ def test_uncommon_calls_run_as_before(short, installed):
 @DEPRECATED
 def test_forward_gradients_are_pytorchs(short, installed):
     from torch.autograd import forward_ad
-    from torch.nn.attention import SDPBackend, sdpa_kernel
 
     tensors, tangents = qkv(2, 5, 16, 8), qkv(2, 5, 16, 8)
     with sdpa_kernel(SDPBackend.MATH), forward_ad.dual_level():

@@ -285,20 +285,6 @@ def test_jacobians_and_hessians_are_exact(on_cpu):
     assert on_cpu().served == 4
 
 
-@pytest.mark.filterwarnings("ignore:.torch.jit.script. is deprecated")
-def test_function_transforms_are_exact(on_cpu):
-    x = torch.randn(2, 2, 3, 4)
-
-    def loss(function):
-        return lambda x: function(x, x.sin(), x).square().sum()
-
-    with sdpa_kernel(SDPBackend.MATH):
-        for transform in (torch.func.grad, torch.func.jacrev, torch.func.hessian):
-            torch.testing.assert_close(transform(loss(attention))(x), transform(loss(exact))(x))
-        batched = torch.vmap(torch.func.grad(loss(attention)))(torch.stack([x, -x]))
-        torch.testing.assert_close(batched[1], torch.func.grad(loss(exact))(-x))
-
-
 def test_the_backward_pass_is_not_cast(on_cpu):
     tensors = qkv(2, 3, 6, 8, requires_grad=True)
     expected = torch.autograd.grad(exact(*tensors).square().sum(), tensors)

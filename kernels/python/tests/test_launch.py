@@ -137,28 +137,6 @@ addresses(*gradients)
     assert [int(argument, 16) for argument in arguments[:7]] == [int(address, 16) for address in addresses.split()]
 
 
-@pytest.mark.parametrize(
-    ("reason", "change"),
-    [
-        ("tensor type", "out.is_neg = lambda: True"),
-        ("dtype", "out.dtype = dtypes['float32']"),
-        ("shape", "Tensor.shape, Tensor.stride = (2, 3, 16, 60), lambda self: (2880, 960, 60, 1)"),
-        ("shape", "gradients[5].shape = (2, 3, 8, 64)"),
-        ("strides", "gradients[6].stride = lambda: (3072, 1024, 1, 16)"),
-        ("alignment", "gradients[4].data_ptr = lambda: 0x1002"),
-        ("shape", "sized(2, 3, 16, 1)"),
-        ("shape", "sized(2, 3, 16, 3)"),
-        ("shape", "sized(2, 3, 16, _native.MAX_HEAD_DIM - 1)"),
-        ("shape", "sized(2, 3, 16, _native.MAX_HEAD_DIM + 1)"),
-        ("length", "sized(2, 3, _native.MAX_LENGTH + 1, 64)"),
-        ("empty", "sized(0, 3, 16, 64)"),
-    ],
-)
-def test_unsupported_gradients_are_not_launched(run, reason, change):
-    written, launches = run(f"{change}\nprint(kernels.submit_backward(gradients, None, *options[:3]))", **BACKWARD)
-    assert (written, launches) == ([reason], [])
-
-
 # A bias for all items and heads, and its gradient.
 BIAS = """
 bias, of_bias = Tensor(), Tensor()
@@ -174,23 +152,6 @@ def test_the_gradient_of_a_bias_is_written_before_the_bias_is_read(run):
     arguments = launch.split("args=")[1].split()[0].split(",")
     assert reason == "None"
     assert [int(argument, 16) for argument in arguments[7:9]] == [int(address, 16) for address in addresses.split()]
-
-
-@pytest.mark.parametrize(
-    ("reason", "change"),
-    [
-        ("shape", "of_bias.shape = (2, 3, 16, 8)"),
-        ("shape", "of_bias.stride = lambda: (0, 256, 16, 1)"),
-        ("shape", "bias = None"),
-        ("shape", "bias.shape = (16, 8)"),
-        ("dtype", "of_bias.dtype = dtypes['float32']"),
-        ("device", "of_bias.get_device = lambda: 1"),
-        ("tensor type", "of_bias.data_ptr = lambda: 0"),
-    ],
-)
-def test_another_gradient_of_a_bias_is_not_launched(run, reason, change):
-    program = f"{BIAS}\n{change}\nprint(kernels.submit_backward(gradients, bias, of_bias, False, 1.0))"
-    assert run(program, **BIASED) == ([reason], [])
 
 
 @pytest.mark.parametrize(
@@ -284,9 +245,8 @@ for call in (lambda: kernels.submit(tensors, *options), serve):
     assert len(launches) == 1
 
 
-@pytest.mark.parametrize(
-    ("reason", "change"),
-    [
+UNSUPPORTED = {
+    "submit(tensors, *options)": [
         ("dtype", "key.dtype = dtypes['float32']"),
         ("dtype", "query.dtype = key.dtype = value.dtype = out.dtype = object()"),
         ("device", "value.get_device = lambda: 1"),
@@ -308,9 +268,37 @@ for call in (lambda: kernels.submit(tensors, *options), serve):
         ("scale", "options = (None, False, float('nan'), False)"),
         ("shape", "options = (query, False, 1.0, False)"),
     ],
+    "submit_backward(gradients, None, *options[:3])": [
+        ("tensor type", "out.is_neg = lambda: True"),
+        ("dtype", "out.dtype = dtypes['float32']"),
+        ("shape", "Tensor.shape, Tensor.stride = (2, 3, 16, 60), lambda self: (2880, 960, 60, 1)"),
+        ("shape", "gradients[5].shape = (2, 3, 8, 64)"),
+        ("strides", "gradients[6].stride = lambda: (3072, 1024, 1, 16)"),
+        ("alignment", "gradients[4].data_ptr = lambda: 0x1002"),
+        ("shape", "sized(2, 3, 16, 1)"),
+        ("shape", "sized(2, 3, 16, 3)"),
+        ("shape", "sized(2, 3, 16, _native.MAX_HEAD_DIM - 1)"),
+        ("shape", "sized(2, 3, 16, _native.MAX_HEAD_DIM + 1)"),
+        ("length", "sized(2, 3, _native.MAX_LENGTH + 1, 64)"),
+        ("empty", "sized(0, 3, 16, 64)"),
+    ],
+    "submit_backward(gradients, bias, of_bias, False, 1.0)": [
+        ("shape", "of_bias.shape = (2, 3, 16, 8)"),
+        ("shape", "of_bias.stride = lambda: (0, 256, 16, 1)"),
+        ("shape", "bias = None"),
+        ("shape", "bias.shape = (16, 8)"),
+        ("dtype", "of_bias.dtype = dtypes['float32']"),
+        ("device", "of_bias.get_device = lambda: 1"),
+        ("tensor type", "of_bias.data_ptr = lambda: 0"),
+    ],
+}
+
+
+@pytest.mark.parametrize(
+    ("call", "reason", "change"), [(call, *case) for call, cases in UNSUPPORTED.items() for case in cases]
 )
-def test_unsupported_calls_are_not_launched(run, reason, change):
+def test_unsupported_calls_are_not_launched(run, call, reason, change):
     # The parameters of a kernel with strides, for errors that the launch finds.
     strided = {"GRIDGUARD_FAKE_NVRTC_CUBIN": "8,8,8,8,8,4,96,4"} if "67" in change else {}
-    written, launches = run(f"{change}\nprint(kernels.submit(tensors, *options))", **strided)
-    assert (written, launches) == ([reason], [])
+    settings = strided if "backward" not in call else BIASED if "bias" in call else BACKWARD
+    assert run(f"{BIAS}\n{change}\nprint(kernels.{call})", **settings) == ([reason], [])

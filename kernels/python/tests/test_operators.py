@@ -73,41 +73,27 @@ def checked(layouts, bias=None, dtype=torch.float32, needed=(True, True, True, T
 
 # PyTorch's check reads gradients of non-leaf tensors.
 own_checks = pytest.mark.filterwarnings("ignore:The .grad attribute")
+PLAIN = ("contiguous",) * 4
+CHECKED = [
+    *({"layouts": [*PLAIN[:at], layout, *PLAIN[at + 1 :]]} for layout in LAYOUTS for at in range(4)),
+    *({"layouts": [layout] * 4, "causal": True} for layout in LAYOUTS),
+    *(
+        {"layouts": ["contiguous", "heads last", "contiguous", "contiguous"], "bias": BIASES[bias](), "dtype": dtype}
+        for bias in BIASES
+        for dtype in DTYPES
+    ),
+    *(
+        {"layouts": PLAIN, "bias": torch.randn(3, 6, 5), "needed": needed}
+        for needed in itertools.product([True, False], repeat=4)
+    ),
+    *({"layouts": [layout] * 4, "heads": 1} for layout in ("contiguous", "heads last") if not IS_OLD),
+]
 
 
 @own_checks
-@pytest.mark.parametrize("at", range(4))
-@pytest.mark.parametrize("layout", LAYOUTS)
-def test_fakes_agree_in_every_layout(on_cpu, layout, at):
-    layouts = ["contiguous"] * 4
-    layouts[at] = layout
-    checked(layouts)
-
-
-@own_checks
-@pytest.mark.parametrize("layout", LAYOUTS)
-def test_fakes_agree_in_one_layout_of_all(on_cpu, layout):
-    checked([layout] * 4, causal=True)
-
-
-@own_checks
-@pytest.mark.parametrize("bias", BIASES)
-@pytest.mark.parametrize("dtype", DTYPES)
-def test_fakes_agree_for_every_type_and_bias(on_cpu, bias, dtype):
-    checked(["contiguous", "heads last", "contiguous", "contiguous"], BIASES[bias](), dtype)
-
-
-@own_checks
-@pytest.mark.parametrize("needed", list(itertools.product([True, False], repeat=4)))
-def test_fakes_agree_for_every_choice_of_gradients(on_cpu, needed):
-    checked(["contiguous"] * 4, torch.randn(3, 6, 5), needed=needed)
-
-
-@own_checks
-@pytest.mark.skipif(IS_OLD, reason="has no grouped heads")
-@pytest.mark.parametrize("layout", ["contiguous", "heads last"])
-def test_fakes_agree_for_grouped_heads(on_cpu, layout):
-    checked([layout] * 4, heads=1)
+@pytest.mark.parametrize("options", CHECKED)
+def test_operators_agree_with_their_fakes(on_cpu, options):
+    checked(**options)
 
 
 @own_checks
