@@ -303,7 +303,9 @@ fn gates_without_a_number_give_what_the_formula_gives() {
         assert!(out[3..5].iter().all(|x| *x == 0.0) && out[6] == 0.0, "{out:?}");
         assert!((out[5] - 100.0).abs() < 0.5 && (out[7] - 0.841).abs() < 0.01, "{out:?}");
     }
-    (of::<f16>(), of::<bf16>(), of::<f32>());
+    of::<f16>();
+    of::<bf16>();
+    of::<f32>();
 }
 
 #[test]
