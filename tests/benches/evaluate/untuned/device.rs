@@ -212,7 +212,7 @@ impl Workload for OnDevice {
     #[allow(unsafe_code, reason = "the clock may capture the launches")]
     fn launch(&mut self, candidate: &Candidate, portion: Portion) -> Result<(), MeasureFailure> {
         let unprepared = || MeasureFailure::new(FailureKind::Launch, "it was not prepared");
-        let plan = self.plans.get(candidate).cloned().ok_or_else(unprepared)?;
+        let plan = self.plans.get(candidate).copied().ok_or_else(unprepared)?;
         let (most, least) = match portion {
             Portion::Sequence => (usize::MAX, 0),
             Portion::LargestLaunch => (1, plan.largest_chunk()),
