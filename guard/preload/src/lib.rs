@@ -48,7 +48,6 @@ static LOADED: extern "C" fn() = loaded;
 
 extern "C" fn loaded() {
     reserve::begin();
-    guarded::begin();
     guarded::run(|| {
         process::begin();
         caches::begin();

@@ -24,7 +24,7 @@ impl PythonFrame {
     }
 
     /// Whether the file belongs to Python, to an installed package or to a compiler, rather than to the program.
-    pub fn is_of_library(&self) -> bool {
+    fn is_of_library(&self) -> bool {
         let is_marked = LIBRARY_FOLDERS.iter().any(|folder| self.file.contains(folder));
         // `<frozen runpy>`, `<string>`.
         is_marked || self.file.starts_with('<')

@@ -76,10 +76,6 @@ pub struct ReportHead {
     pub program: String,
     /// The process id.
     pub process: u32,
-    /// Launches that the driver accepted.
-    pub launches: u64,
-    /// Launches that the driver refused.
-    pub refused: u64,
     /// [`WatchReport::pending`].
     #[serde(default)]
     pub pending: bool,
@@ -150,7 +146,7 @@ impl WatchReport {
         // A newer format may have other fields.
         let format = match &parsed {
             Ok(report) => Some(report.format),
-            Err(_) => serde_json::from_slice(text).ok().map(|Format { format }| format),
+            Err(_) => serde_json::from_slice(text).ok().map(|ReportHead { format, .. }| format),
         };
         if let Some(format) = format.filter(|format| *format > FORMAT) {
             return Err(Reason::Newer { format, known: FORMAT }.into());
@@ -195,12 +191,6 @@ impl WatchReport {
     }
 }
 
-/// What every version writes.
-#[derive(Deserialize)]
-pub(crate) struct Format {
-    pub(crate) format: u32,
-}
-
 impl KernelUse {
     /// The axis along which the largest grid is nearest to `limit`. Axes with one block do not count; `None` if all
     /// are such.
@@ -234,10 +224,10 @@ impl KernelUse {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use super::*;
 
-    fn kernel(name: &str, refused: u64, max_grid: Dim3) -> KernelUse {
+    pub(crate) fn kernel(name: &str, refused: u64, max_grid: Dim3) -> KernelUse {
         KernelUse {
             name: name.into(),
             demangled: name.into(),

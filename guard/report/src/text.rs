@@ -186,17 +186,7 @@ mod tests {
     use super::*;
 
     fn kernel(name: &str, refused: u64, fixed: u64, y: u64) -> KernelUse {
-        KernelUse {
-            name: name.into(),
-            demangled: name.into(),
-            image: None,
-            launches: 4,
-            refused,
-            fixed,
-            max_grid: Dim3::new(1, y, 1),
-            max_threads_per_block: 1,
-            max_dynamic_shared_bytes: 0,
-        }
+        KernelUse { fixed, ..crate::process::tests::kernel(name, refused, Dim3::new(1, y, 1)) }
     }
 
     fn report(kernels: Vec<KernelUse>) -> WatchReport {
@@ -206,7 +196,7 @@ mod tests {
             code: 1,
             error: "CUDA_ERROR_INVALID_VALUE".into(),
             request: LaunchRequest::new(Dim3::new(1, 70_000, 1), Dim3::ONE),
-            violations: vec!["grid.y is 70000 blocks, the limit is 65535: split it".into()],
+            violations: vec!["grid.y is 70000 blocks: split it".into()],
             driver_log: None,
             not_fixed: Some("no PTX".into()),
             python: vec![frame("<string>"), frame("train.py")],
@@ -231,7 +221,7 @@ mod tests {
         let expected = |breaks: &str| {
             format!(
                 "gridguard: 9 launches of 4 kernels accepted, 3 refused\n  \
-                 refused: rows, 3 times at train.py:42 in f: grid.y is 70000 blocks, the limit is 65535; \
+                 refused: rows, 3 times at train.py:42 in f: grid.y is 70000 blocks; \
                  not fixed: no PTX\n  \
                  fixed: touch, 2 launches made in parts\n  \
                  near: grid.y of attention is at 93 % of its limit, 60948 of 65535 blocks: {breaks}\n"

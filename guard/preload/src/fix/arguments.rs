@@ -144,53 +144,6 @@ mod tests {
     }
 
     #[test]
-    fn words_follow_the_addresses_of_the_program() {
-        let mut own = [option(16), option(32)];
-        let passed = RawArguments { parameters: own.as_mut_ptr(), extra: core::ptr::null_mut() };
-        let mut arguments = new(passed).unwrap();
-        for words in [[1, 2], [3, 4]] {
-            let mut words = words;
-            let expected = words.as_ptr();
-            let seen = arguments.with(&mut words, |passed| {
-                assert!(passed.extra.is_null());
-                // SAFETY: two addresses of the program, and the address of the words.
-                [0, 1, 2].map(|place| unsafe { *passed.parameters.add(place) })
-            });
-            assert_eq!(seen, [option(16), option(32), expected.cast_mut().cast()]);
-        }
-    }
-
-    #[test]
-    fn words_follow_the_buffer_of_the_program_at_their_offset() {
-        let mut own: Vec<u8> = (1..=11).collect();
-        let mut size = own.len();
-        let mut extra = [
-            option(PARAM_BUFFER_SIZE),
-            (&raw mut size).cast(),
-            option(PARAM_BUFFER_POINTER),
-            own.as_mut_ptr().cast(),
-            option(PARAM_END),
-        ];
-        let passed = RawArguments { parameters: core::ptr::null_mut(), extra: extra.as_mut_ptr() };
-        let mut arguments = new(passed).unwrap();
-        for words in [[1, 2], [3, 0x0403_0201]] {
-            let mut expected: Vec<u8> = (1..=10).chain([0, 0]).collect();
-            expected.extend(words.iter().flat_map(|word: &u32| word.to_le_bytes()));
-            let seen = arguments.with(&mut { words }, |passed| {
-                assert!(passed.parameters.is_null());
-                // SAFETY: the options that `with` wrote.
-                unsafe {
-                    let at = |place: usize| *passed.extra.add(place);
-                    let found = [at(0), at(2), at(4)].map(<*mut c_void>::addr);
-                    assert_eq!(found, [PARAM_BUFFER_POINTER, PARAM_BUFFER_SIZE, PARAM_END]);
-                    core::slice::from_raw_parts(at(1).cast::<u8>(), *at(3).cast::<usize>()).to_vec()
-                }
-            });
-            assert_eq!(seen, expected);
-        }
-    }
-
-    #[test]
     fn a_launch_without_whole_arguments_is_not_fixed() {
         let none = RawArguments { parameters: core::ptr::null_mut(), extra: core::ptr::null_mut() };
         assert_eq!(new(none).unwrap_err(), "the launch passes no arguments");

@@ -16,8 +16,8 @@ use crate::process::output::without_signals;
 use crate::process::{self, guarded};
 use crate::watch::handle_record::{Digest, Reason};
 
-/// The call of this process, if it is a `ptxas`.
-static CALL: OnceLock<Started> = OnceLock::new();
+/// The call of this process, if it is a `ptxas`, and its files when it began.
+static CALL: OnceLock<(Call, [Option<Identity>; 2])> = OnceLock::new();
 
 /// Registers what a process does at its end: `ptxas` keeps the PTX that it read, and the first process of the run
 /// deletes the folder.
@@ -29,7 +29,8 @@ pub(crate) fn begin() {
     if is_ptxas && gridguard_files::check_folder(folder).is_ok() {
         let line = fs::read("/proc/self/cmdline").unwrap_or_default();
         if let Some(call) = Call::of(line.split(|byte| *byte == 0).skip(1)) {
-            let _ = CALL.set(Started::now(call));
+            let files = call.files();
+            let _ = CALL.set((call, files));
             // SAFETY: the function lives as long as the process, which never unloads a preloaded library.
             unsafe { on_exit(at_end_of_ptxas, ptr::null_mut()) };
         }
@@ -50,7 +51,10 @@ fn is_ptxas(name: &OsStr) -> bool {
 /// A `ptxas` that fails, or is killed, leaves an older cubin.
 extern "C" fn at_end_of_ptxas(status: c_int, _data: *mut c_void) {
     if status == 0 {
-        guarded::run(|| keep(process::options().ptx.as_deref()?, CALL.get()?));
+        guarded::run(|| {
+            let (call, before) = CALL.get()?;
+            keep(process::options().ptx.as_deref()?, call, *before)
+        });
     }
 }
 
@@ -64,35 +68,6 @@ extern "C" fn at_end_of_run() {
         }
         fs::remove_dir(folder).ok()
     });
-}
-
-/// A call, and its files when it began.
-#[derive(Debug)]
-struct Started {
-    call: Call,
-    input: Option<Identity>,
-    output: Option<Identity>,
-}
-
-/// Device, number and size of a file, and when it was changed last.
-type Identity = (u64, u64, u64, i64, i64);
-
-fn identity(path: &Path) -> Option<Identity> {
-    let file = fs::metadata(path).ok()?;
-    Some((file.dev(), file.ino(), file.len(), file.ctime(), file.ctime_nsec()))
-}
-
-impl Started {
-    fn now(call: Call) -> Self {
-        let [input, output] = [identity(&call.input), identity(&call.output)];
-        Self { call, input, output }
-    }
-
-    /// Whether the call has written its output, and read the input that is still there.
-    fn is_complete(&self) -> bool {
-        let [input, output] = [identity(&self.call.input), identity(&self.call.output)];
-        self.input.is_some() && self.input == input && output.is_some() && self.output != output
-    }
 }
 
 /// The command line of a `ptxas`.
@@ -110,14 +85,23 @@ impl Call {
         let mut words = words.filter(|word| !word.is_empty());
         let (mut inputs, mut output, mut others) = (Vec::new(), None, Vec::new());
         while let Some(word) = words.next() {
-            match Word::of(word) {
-                Word::Input => inputs.push(word),
-                Word::Harmless => {}
-                Word::Valued { is_output, value } => {
-                    let value = value.or_else(|| words.next())?;
-                    output = if is_output { Some(value) } else { output };
-                }
-                Word::Other => others.push(String::from_utf8_lossy(word).into_owned()),
+            if !word.starts_with(b"-") {
+                inputs.push(word);
+                continue;
+            }
+            let (name, joined) = match word.iter().position(|byte| *byte == b'=') {
+                Some(at) => (&word[..at], Some(&word[at + 1..])),
+                None => (word, None),
+            };
+            if HARMLESS.split(' ').any(|harmless| harmless.as_bytes() == name) {
+                continue;
+            }
+            let is_output = OUTPUT.contains(&name);
+            if is_output || VALUED.contains(&name) {
+                let value = joined.or_else(|| words.next())?;
+                output = if is_output { Some(value) } else { output };
+            } else {
+                others.push(String::from_utf8_lossy(word).into_owned());
             }
         }
         let path = |word: &[u8]| std::path::absolute(OsStr::from_bytes(word)).ok();
@@ -125,50 +109,29 @@ impl Call {
         let input = inputs.first().filter(|_| inputs.len() == 1 || !others.is_empty())?;
         Some(Self { input: path(input)?, output: path(output?)?, others })
     }
-}
 
-/// A word of a command line.
-enum Word<'a> {
-    Input,
-    /// An option without a value that a driver also applies, or that does not change the machine code.
-    Harmless,
-    /// An option with a value, which is the next word if it is `None`.
-    Valued {
-        is_output: bool,
-        value: Option<&'a [u8]>,
-    },
-    Other,
-}
-
-impl<'a> Word<'a> {
-    fn of(word: &'a [u8]) -> Self {
-        if !word.starts_with(b"-") {
-            return Self::Input;
-        }
-        let (name, value) = match word.iter().position(|byte| *byte == b'=') {
-            Some(at) => (&word[..at], Some(&word[at + 1..])),
-            None => (word, None),
-        };
-        let is_output = OUTPUT.contains(&name);
-        if HARMLESS.split(' ').any(|harmless| harmless.as_bytes() == name) {
-            Self::Harmless
-        } else if is_output || VALUED.contains(&name) {
-            Self::Valued { is_output, value }
-        } else {
-            Self::Other
-        }
+    /// The input and the output.
+    fn files(&self) -> [Option<Identity>; 2] {
+        [identity(&self.input), identity(&self.output)]
     }
 }
 
 /// The first of these options of `ptxas` that the driver does not apply.
-pub(super) fn other_option<'a>(options: impl Iterator<Item = &'a str>) -> Option<&'a str> {
-    let mut others = options.filter(|option| matches!(Word::of(option.as_bytes()), Word::Other));
-    others.next()
+pub(super) fn other_option(options: &str) -> Option<String> {
+    let words = options.split(' ').chain(["input", "-o", "output"]);
+    Call::of(words.map(str::as_bytes))?.others.into_iter().next()
+}
+
+/// Device, number and size of a file, and when it was changed last.
+type Identity = (u64, u64, u64, i64, i64);
+
+fn identity(path: &Path) -> Option<Identity> {
+    let file = fs::metadata(path).ok()?;
+    Some((file.dev(), file.ino(), file.len(), file.ctime(), file.ctime_nsec()))
 }
 
 /// Writes the PTX, or the options that a driver does not apply, for the cubin of a call.
-fn keep(folder: &Path, started: &Started) -> Option<()> {
-    let call = &started.call;
+fn keep(folder: &Path, call: &Call, before: [Option<Identity>; 2]) -> Option<()> {
     let cubin = gridguard_files::read(&call.output, MOST_BYTES).ok()??;
     let mut record = call.others.join(" ").into_bytes();
     record.push(b'\n');
@@ -176,7 +139,10 @@ fn keep(folder: &Path, started: &Started) -> Option<()> {
         let ptx = gridguard_files::read(&call.input, MOST_BYTES).ok()??;
         record.extend(lz4_flex::compress_prepend_size(&ptx));
     }
-    started.is_complete().then_some(())?;
+    let [input, output] = call.files();
+    // The input is still what was read, and the output was written.
+    let is_pair = input == before[0] && output != before[1];
+    is_pair.then(|| input.zip(output)).flatten()?;
     // The first `ptxas` creates the folder.
     let known = fs::read_dir(folder).map_or(0, |entries| entries.take(MOST_TEXTS).count());
     let path = path_of(folder, Digest::of_cubin(&cubin));
@@ -272,11 +238,11 @@ mod tests {
         fs::write(file("a.cubin"), b"code").expect("a file");
         let line = |more: &str| {
             let [input, output] = ["a.ptx", "a.cubin"].map(|name| file(name).display().to_string());
-            let call = call(&format!("{input} -o {output}{more}")).expect("a call");
-            Started { input: identity(&call.input), output: None, call }
+            call(&format!("{input} -o {output}{more}")).expect("a call")
         };
+        let keep = |call: &Call| keep(&kept, call, [identity(&call.input), None]);
         let found = |cubin: &[u8]| read(&kept, Digest::of_cubin(cubin));
-        keep(&kept, &line("")).expect("kept");
+        keep(&line("")).expect("kept");
         assert_eq!(found(b"code"), Some(Ok(b".version 8.0\n".to_vec())));
         assert_eq!((found(b"cod"), found(b"node")), (None, None));
         let path = path_of(&kept, Digest::of_cubin(b"code"));
@@ -286,14 +252,10 @@ mod tests {
             let told = found(b"code").expect("found").expect_err("damaged");
             assert_eq!(told, "the PTX of ptxas is damaged", "{damaged:?}");
         }
-        keep(&kept, &line(" -O0 -fmad=false")).expect("kept");
+        keep(&line(" -O0 -fmad=false")).expect("kept");
         let told = found(b"code").expect("found").expect_err("other options");
         assert!(told.ends_with("that the driver does not apply: -O0 -fmad=false"), "{told}");
         fs::remove_file(file("a.cubin")).expect("removed");
-        assert_eq!(keep(&kept, &line("")), None);
-        let old = line("");
-        fs::write(file("a.cubin"), b"new").expect("a file");
-        fs::write(file("a.ptx"), b".version 8.1\n").expect("a file");
-        assert_eq!(keep(&kept, &old), None, "its input was changed");
+        assert_eq!(keep(&line("")), None);
     }
 }

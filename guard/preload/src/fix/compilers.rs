@@ -78,7 +78,7 @@ pub(crate) fn compiled(handle: Handle, cubin: &[u8], ptx: &[u8]) {
 pub(crate) fn linked(through: (usize, usize), handle: Handle, cubin: &[u8]) {
     let Some(build) = build_of(handle) else { return };
     let allowed = match &build.inputs {
-        Inputs::Code(_) => build.allows(&[OF_LINKER, OF_CODE].concat()),
+        Inputs::Code(_) => build.allows(OF_CODE),
         _ => build.allows(OF_LINKER),
     };
     store::keep(cubin, || match build.inputs {
@@ -101,12 +101,12 @@ fn build_of(handle: Handle) -> Option<Build> {
 
 impl Build {
     /// Whether each option is one of these. What another one changes, the driver cannot repeat.
-    fn allows(&self, known: &[&str]) -> Result<(), Reason> {
+    fn allows(&self, known: &str) -> Result<(), Reason> {
         let is_known = |option: &&CStr| {
             let name = option.to_bytes().split(|byte| *byte == b'=').next().unwrap_or_default();
             // Others are the value of the option before.
             !name.starts_with(b"-")
-                || known.iter().any(|known| known.as_bytes() == name)
+                || known.split(' ').any(|known| known.as_bytes() == name)
                 || DEFINITIONS.iter().any(|known| name.starts_with(known.as_bytes()))
         };
         match self.options.iter().map(CString::as_c_str).find(|option| !is_known(option)) {
@@ -131,50 +131,16 @@ fn builds<R>(work: impl FnOnce(&mut Vec<Build>) -> R) -> Option<R> {
 /// `NVJITLINK_INPUT_PTX`.
 const INPUT_PTX: c_int = 2;
 /// Options of NVRTC that change its PTX, or messages.
-const OF_NVRTC: &[&str] = &[
-    "-arch",
-    "--gpu-architecture",
-    "--include-path",
-    "--define-macro",
-    "--undefine-macro",
-    "-include",
-    "--pre-include",
-    "-std",
-    "--std",
-    "-ftz",
-    "--ftz",
-    "-prec-div",
-    "--prec-div",
-    "-prec-sqrt",
-    "--prec-sqrt",
-    "-fmad",
-    "--fmad",
-    "-use_fast_math",
-    "--use_fast_math",
-    "-default-device",
-    "--device-as-default-execution-space",
-    "-restrict",
-    "--restrict",
-    "-w",
-    "--disable-warnings",
-    "-lineinfo",
-    "--generate-line-info",
-    "--device-int128",
-];
+const OF_NVRTC: &str = "-arch --gpu-architecture --include-path --define-macro --undefine-macro -include --pre-include \
+    -std --std -ftz --ftz -prec-div --prec-div -prec-sqrt --prec-sqrt -fmad --fmad -use_fast_math --use_fast_math \
+    -default-device --device-as-default-execution-space -restrict --restrict -w --disable-warnings -lineinfo \
+    --generate-line-info --device-int128 -no-source-include --no-source-include -minimal --minimal";
 const DEFINITIONS: [&str; 3] = ["-I", "-D", "-U"];
 /// Options of nvJitLink that a driver also applies, or that change messages and lines of the source.
-const OF_LINKER: &[&str] = &["-arch", "-O3", "-lineinfo", "-verbose"];
-/// Options that change the PTX that nvJitLink makes of code for optimisation.
-const OF_CODE: &[&str] = &[
-    "-lto",
-    "-ftz",
-    "-prec-div",
-    "-prec-sqrt",
-    "-fma",
-    "-kernels-used",
-    "-variables-used",
-    "-optimize-unused-variables",
-];
+const OF_LINKER: &str = "-arch -O3 -lineinfo -verbose";
+/// The same, and options that change the PTX that nvJitLink makes of code for optimisation.
+const OF_CODE: &str = "-arch -O3 -lineinfo -verbose -lto -ftz -prec-div -prec-sqrt -fma -kernels-used -variables-used \
+    -optimize-unused-variables";
 /// The largest input that is kept.
 const MOST_BYTES: usize = 64 << 20;
 const MOST_BUILDS: usize = 1024;

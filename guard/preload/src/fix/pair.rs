@@ -31,9 +31,8 @@ pub(super) fn ptx_of(kernel: &Kernel, origin: &Origin, driver: &Driver) -> Resul
         }
         Origin::Cubin(digest) => {
             let known = store::find(*digest).or_else(|| assembler::find(*digest));
-            known.or_else(|| caches::ptx_of_triton(&kernel.name, *digest)).unwrap_or_else(|| {
-                Err(if caches::is_of_cupy(*digest) { OF_CUPY } else { NO_PTX_OF_CUBIN }.into())
-            })
+            let known = known.or_else(|| caches::ptx_of_triton(&kernel.name, *digest));
+            known.unwrap_or(Err(NO_PTX_OF_CUBIN.into()))
         }
     }
 }
@@ -88,7 +87,7 @@ fn pair<'i, 'a>(
         )
         .into());
     }
-    match options_of(cubin).and_then(|options| assembler::other_option(options.split(' '))) {
+    match options_of(cubin).and_then(assembler::other_option) {
         Some(option) => Err(format!(
             "its code was compiled with an option that the driver does not apply: {option}"
         )
@@ -169,13 +168,11 @@ fn note(cubin: &[u8], kind: u32) -> Option<&[u8]> {
     cubin.get(at + OWNER.len()..)?.get(..bytes)
 }
 
-const UNLOADED: &str = "the library with its fat binary was unloaded";
+const UNLOADED: &str = "the library with its fat binary was unloaded or replaced";
 const NO_PTX: &str = "its fat binary has machine code without PTX: compile it also for code=compute_XX (nvcc); for the \
                       attention of a package, pip install gridguard";
-const OF_CUPY: &str = "CuPy took its machine code from its cache, which has no PTX: CUPY_CACHE_IN_MEMORY=1 has CuPy compile it \
-                      again";
-const NO_PTX_OF_CUBIN: &str = "its module is machine code, whose PTX is neither in Triton's caches nor was compiled in this run (NVRTC, \
-                      nvJitLink, ptxas): an empty cache has it compiled again (TRITON_CACHE_DIR); for the attention of a \
-                      package, pip install gridguard";
+const NO_PTX_OF_CUBIN: &str = "its module is machine code, whose PTX is neither in Triton's caches nor was compiled in this run (NVRTC, nvJitLink, \
+     ptxas): an empty cache has it compiled again (TRITON_CACHE_DIR); if CuPy took its machine code from its cache, \
+     CUPY_CACHE_IN_MEMORY=1 has CuPy compile it again; for the attention of a package, pip install gridguard";
 /// The largest file that is read.
 const MOST_BYTES: u64 = 1 << 30;

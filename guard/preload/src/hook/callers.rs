@@ -8,7 +8,7 @@ use core::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
 use crate::driver::abi::{NOT_INITIALIZED, Status};
 use crate::driver::functions::{FUNCTIONS, Function};
 use crate::process::elf::{self, Object, Tables};
-use crate::process::{guarded, stack};
+use crate::process::guarded;
 
 /// The most callers of a function whose runtime is kept. The runtime of other callers is looked up at each launch.
 const MAX_CALLERS: usize = 64;
@@ -85,7 +85,8 @@ fn find(
         // A plugin with a runtime within may be unloaded, and another one loaded in its place.
         return target;
     }
-    guarded::run(|| stack::keep_loaded(original));
+    // The runtime stays loaded.
+    guarded::run(|| core::mem::forget(elf::hold(original.addr())));
     if let Some(Calling { range: (begin, end), .. }) = calling
         // The count cannot overflow: a full table is not claimed from again.
         && callers.claimed.load(Ordering::Relaxed) < MAX_CALLERS

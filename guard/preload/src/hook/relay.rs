@@ -102,20 +102,6 @@ mod tests {
     }
 
     #[test]
-    fn the_driver_gets_the_launch_once_and_its_refusal_is_that_of_the_runtime() {
-        for (status, expected) in [(SUCCESS, SUCCESS), (INVALID_VALUE, 9)] {
-            let result = relayed(4096, |grid, bytes| {
-                assert!(!is_oversized(grid) && grid[2] == 2 && !is_taken());
-                let RelayedLaunch { grid, shared_bytes } = take(bytes).expect("a launch");
-                assert_eq!((grid, shared_bytes), (GRID, 4096));
-                assert!(is_taken() && take(bytes).is_none());
-                status
-            });
-            assert_eq!((result, is_taken()), (Some(expected), false));
-        }
-    }
-
-    #[test]
     fn a_launch_that_the_driver_never_gets_is_not_relayed() {
         assert_eq!(relayed(0, |_, _| 98), None, "the runtime refuses the kernel");
         assert_eq!(relayed(0, |_, _| INVALID_VALUE), None, "the driver's function is not replaced");

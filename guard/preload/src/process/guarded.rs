@@ -50,13 +50,8 @@ fn undisturbed<R>(work: impl FnOnce() -> R) -> R {
     result
 }
 
-/// A stack that no thread uses now.
+/// A stack that no thread uses now. The first one is mapped when the library is loaded, while there is memory.
 static SPARE: AtomicPtr<u8> = AtomicPtr::new(ptr::null_mut());
-
-/// Maps the first stack, while there is memory.
-pub(crate) fn begin() {
-    give_back(new_stack().unwrap_or(ptr::null_mut()));
-}
 
 /// Runs `work`, which must not unwind, on another stack; `None` if there is no memory for one.
 pub(crate) fn on_own_stack<R, F: FnOnce() -> R>(work: F) -> Option<R> {

@@ -9,7 +9,7 @@ use std::ffi::OsString;
 use std::fs::{self, File};
 use std::io::{self, ErrorKind, Write};
 use std::os::fd::{AsRawFd, FromRawFd, IntoRawFd};
-use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -125,11 +125,14 @@ pub(crate) fn write_patiently(
 ) -> io::Result<()> {
     let end = Instant::now() + patience;
     // The flag of the program's own opening is shared with other processes, so a terminal or pipe is opened again.
-    let path = format!("/proc/self/fd/{descriptor}");
-    let is_stream = file_kind(Path::new(&path)).is_ok_and(|kind| kind == FileKind::Stream);
     let flags = libc::O_NONBLOCK | libc::O_NOCTTY;
-    let opened = File::options().write(true).custom_flags(flags).open(path);
-    let opened = opened.ok().filter(|_| is_stream);
+    let again =
+        File::options().write(true).custom_flags(flags).open(format!("/proc/self/fd/{descriptor}"));
+    let is_stream = |file: &File| {
+        let kind = file.metadata().map(|known| known.file_type());
+        kind.is_ok_and(|kind| kind.is_fifo() || kind.is_char_device())
+    };
+    let opened = again.ok().filter(is_stream);
     let descriptor = opened.as_ref().map_or(descriptor, AsRawFd::as_raw_fd);
     // SAFETY: a descriptor that was checked just now, and that `ManuallyDrop` leaves open.
     let mut file = ManuallyDrop::new(unsafe { File::from_raw_fd(descriptor) });

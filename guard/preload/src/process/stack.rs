@@ -143,19 +143,6 @@ pub(crate) fn object_path<'a>(address: *const c_void) -> Option<&'a CStr> {
     described(address).and_then(|info| unsafe { text(info.dli_fname) })
 }
 
-/// Keeps the object that contains `address` loaded.
-pub(crate) fn keep_loaded(address: *const c_void) {
-    let Some(path) = object_path(address) else { return };
-    let mode = libc::RTLD_LAZY | libc::RTLD_NOLOAD | libc::RTLD_NODELETE;
-    // SAFETY: a path of the loader. With these flags nothing is loaded or unloaded.
-    unsafe {
-        let handle = libc::dlopen(path.as_ptr(), mode);
-        if !handle.is_null() {
-            libc::dlclose(handle);
-        }
-    }
-}
-
 fn library_of(address: *const c_void) -> Option<String> {
     object_path(address).map(|path| path.to_string_lossy().into_owned())
 }

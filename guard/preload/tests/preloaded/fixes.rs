@@ -7,7 +7,8 @@ use gridguard::check::CheckRequest;
 use gridguard::ptx::{Fold, shifted_words};
 use gridguard_report::WatchReport;
 
-use crate::programs::{Ran, loads, run, without_stack};
+use crate::machine_code;
+use crate::programs::{Ran, loads, run};
 
 pub(crate) const ROWS: &str = "\
 .version 8.0
@@ -151,29 +152,15 @@ pub(crate) fn assert_blocks_of(launches: &[Launch], grid: [u32; 3]) {
     assert_eq!(boxes.iter().map(|(_, size)| volume(*size)).sum::<u64>(), volume(grid));
 }
 
-/// A fat binary of entries, given by kind, content and the compiler's options, for sm_90.
-fn fatbin(entries: &[(u16, &str, &str)]) -> Vec<u8> {
-    let wide = |bytes: usize| u64::try_from(bytes).unwrap();
-    let mut content = Vec::new();
-    for (kind, text, options) in entries {
-        let text = format!("{text}\0");
-        let header = u32::try_from(72 + options.len().next_multiple_of(8)).unwrap();
-        let mut entry = vec![0_u8; usize::try_from(header).unwrap()];
-        entry[..2].copy_from_slice(&kind.to_le_bytes());
-        entry[4..8].copy_from_slice(&header.to_le_bytes());
-        entry[8..16].copy_from_slice(&wide(text.len()).to_le_bytes());
-        entry[28..32].copy_from_slice(&90_u32.to_le_bytes());
-        entry[64..68].copy_from_slice(&72_u32.to_le_bytes());
-        entry[68..72].copy_from_slice(&u32::try_from(options.len()).unwrap().to_le_bytes());
-        entry[72..72 + options.len()].copy_from_slice(options.as_bytes());
-        content.extend(entry);
-        content.extend(text.into_bytes());
-    }
-    let mut image = 0xba55_ed50_u32.to_le_bytes().to_vec();
-    image.extend([1, 0, 16, 0]);
-    image.extend(wide(content.len()).to_le_bytes());
-    image.extend(content);
-    image
+/// A fat binary of PTX for sm_90, with the compiler's options.
+fn fatbin(text: &str, options: &str) -> Vec<u8> {
+    let header = 72 + options.len().next_multiple_of(8);
+    let mut entry = vec![0; header];
+    entry[..8].copy_from_slice(&[1, 0, 1, 1, u8::try_from(header).unwrap(), 0, 0, 0]);
+    entry[8..16].copy_from_slice(&u64::try_from(text.len() + 1).unwrap().to_le_bytes());
+    (entry[28], entry[64], entry[68]) = (90, 72, u8::try_from(options.len()).unwrap());
+    entry[72..72 + options.len()].copy_from_slice(options.as_bytes());
+    machine_code::fatbin(&[&entry, text.as_bytes(), b"\0"])
 }
 
 #[test]
@@ -224,7 +211,7 @@ fn arguments_in_a_buffer_get_the_words_at_their_offset() {
 
 #[test]
 fn however_ptx_is_loaded_and_looked_up_its_launches_are_fixed() {
-    let only_ptx = fatbin(&[(1, ROWS, "")]);
+    let only_ptx = fatbin(ROWS, "");
     let is_fixed = |image: &[u8], actions: &str| {
         let loaded = load(image, "dlsym", &format!("{actions} launch=1,70000,1"), &[FIX, QUIET]);
         assert!(loaded.ran.err.is_empty(), "{actions}: {}", loaded.ran.err);
@@ -317,9 +304,7 @@ fn a_launch_that_cannot_be_fixed_is_refused_with_the_reason() {
     let grid_id = ROWS.replace("%nctaid.y", "%gridid");
     let cluster = ROWS.replace(")\n{", ")\n.blocksareclusters\n{");
     let no_ptx = ".version 8.0\n.target sm_90\n.entry rows(.param .u64 out, .param .u32 n) { ret;";
-    let (ptx, cubin) = ((1, ROWS, ""), (2, "", ""));
-    let both = fatbin(&[cubin, ptx]);
-    let options = fatbin(&[(1, ROWS, "-maxrregcount 32")]);
+    let options = fatbin(ROWS, "-maxrregcount 32");
     let plain = ROWS.as_bytes();
     for (image, launch, reason) in [
         (plain, "cooperative=1,70000,1", "the blocks of a cooperative launch wait for each other"),
@@ -357,30 +342,11 @@ fn a_launch_that_cannot_be_fixed_is_refused_with_the_reason() {
         assert!(loaded.ran.out.ends_with(&format!("{launch} 1\n")), "{}", loaded.ran.out);
     }
     let forced = [FIX, QUIET, ("CUDA_FORCE_PTX_JIT", "1")];
-    let loaded = load(&both, "dlsym", "load=data get=function launch=1,70000,1", &forced);
+    let actions = "load=data get=function launch=1,70000,1";
+    let loaded = load(machine_code::ZSTD, "dlsym", actions, &forced);
     assert_blocks_of(&loaded.launches(), [1, 70_000, 1]);
     let broken = load(no_ptx, "dlsym", "load=data", &[FIX, QUIET]);
     assert_eq!((&*broken.ran.out, &*broken.ran.err), ("load=data 218\n", ""));
-}
-
-#[test]
-fn the_paragraph_of_a_launch_that_is_not_fixed_is_whole() {
-    let loaded = load(ROWS, "dlsym", "load=data get=function cooperative=1,70000,1", &[FIX, QUIET]);
-    assert_eq!(
-        without_stack(&loaded.ran.err),
-        "\
-gridguard: launch refused: CUDA_ERROR_INVALID_VALUE (1), invalid argument
-  kernel    rows
-  launch    grid 1 x 70000 x 1, block 32 x 1 x 1, 0 bytes of dynamic shared memory, cooperative
-  device    NVIDIA H200
-  rule      grid-dim-y: grid.y is 70000 blocks, the limit is 65535 (NVIDIA H200): use fewer \
-blocks, each looping over several items
-  rule      cooperative-residency: cooperative grid has 70000 blocks, only 4224 can be co-resident (NVIDIA \
-H200): use fewer blocks, each looping over several items
-  fix       not possible: the blocks of a cooperative launch wait for each other
-  before    no launch of this kernel had succeeded
-"
-    );
 }
 
 #[test]

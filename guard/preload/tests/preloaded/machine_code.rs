@@ -7,7 +7,7 @@ use std::process::Command;
 
 use crate::fixes::{FIX, Loaded, QUIET, assert_blocks_of, load, logged};
 use crate::indices::INDEX;
-use crate::programs::{compiles, loads, object_with, ptxas};
+use crate::programs::{compiles, loads, object_with, test_program};
 
 pub(crate) const ZSTD: &[u8] = include_bytes!("../images/zstd.fatbin");
 const LZ4: &[u8] = include_bytes!("../images/lz4.fatbin");
@@ -50,7 +50,7 @@ pub(crate) fn entries(fatbin: &[u8]) -> Vec<&[u8]> {
 }
 
 /// The fat binary of these entries.
-fn fatbin(entries: &[&[u8]]) -> Vec<u8> {
+pub(crate) fn fatbin(entries: &[&[u8]]) -> Vec<u8> {
     let bytes = u64::try_from(entries.concat().len()).unwrap();
     [&ZSTD[..8], &bytes.to_le_bytes(), &entries.concat()].concat()
 }
@@ -426,19 +426,10 @@ fn links_pipes_and_devices_in_a_cache_are_neither_read_nor_waited_for() {
     assert!(Command::new("mkfifo").arg(&pipe).status().unwrap().success());
     symlink("/dev/zero", folder.path().join("a")).unwrap();
     for cache in [folder.path(), &pipe, Path::new("/dev/zero"), Path::new("/nowhere")] {
-        for variable in ["CUPY_CACHE_DIR", "TRITON_CACHE_DIR", "TORCHINDUCTOR_CACHE_DIR"] {
+        for variable in ["TRITON_CACHE_DIR", "TORCHINDUCTOR_CACHE_DIR"] {
             assert_refused(&load_touch(variable, cache), missing);
         }
     }
-}
-
-#[test]
-fn for_a_kernel_of_cupys_cache_the_reason_says_how_to_compile_it_again() {
-    let folder = tempfile::tempdir().unwrap();
-    let cached = [&[b'0'; 40], TOUCH].concat();
-    fs::write(folder.path().join("0a.cubin"), cached).unwrap();
-    let loaded = load_touch("CUPY_CACHE_DIR", folder.path());
-    assert_refused(&loaded, "CuPy took its machine code from its cache, which has no PTX: ");
 }
 
 /// Runs a program that assembles its image by `ptxas`, as the first process of a run with the folder `kept`.
@@ -459,7 +450,7 @@ fn what_a_ptxas_of_the_run_assembled_is_repaired_and_the_folder_is_deleted() {
     let folder = tempfile::tempdir().unwrap();
     let assembled = |name: &str, actions: &str, more: &[(&str, &str)]| {
         fs::create_dir(folder.path().join(name)).unwrap();
-        assembled(&ptxas(), &folder.path().join(name), actions, more)
+        assembled(&test_program("ptxas"), &folder.path().join(name), actions, more)
     };
     let actions = format!("load=ptxas {LAUNCH}");
     assert_repaired(&assembled("plain", &actions, &[("PTXAS_OPTIONS", "-v -arch=sm_90a")]));
@@ -491,7 +482,7 @@ fn a_folder_that_others_can_write_to_or_with_files_of_others_is_not_used() {
     let kept = folder.path().join("kept");
     let program = folder.path().join("ptxas");
     let script = |lines: &str| {
-        let text = format!("#!/bin/sh\n{lines}\n{} \"$@\"\n", ptxas().display());
+        let text = format!("#!/bin/sh\n{lines}\n{} \"$@\"\n", test_program("ptxas").display());
         fs::write(&program, text).unwrap();
         fs::set_permissions(&program, fs::Permissions::from_mode(0o755)).unwrap();
     };

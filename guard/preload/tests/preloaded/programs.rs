@@ -186,24 +186,10 @@ pub(crate) fn opener(flags: &str) -> Command {
     command
 }
 
-/// A stand-in for `ptxas`.
-pub(crate) fn ptxas() -> PathBuf {
-    built().join("ptxas")
-}
-
-/// Another library that intercepts the driver.
-pub(crate) fn interposer() -> PathBuf {
-    built().join("interposer.so")
-}
-
-/// Another library that intercepts the runtime.
-pub(crate) fn tracer() -> PathBuf {
-    built().join("tracer.so")
-}
-
-/// A library that links another runtime than the programs do.
-pub(crate) fn plugin() -> PathBuf {
-    built().join("plugin.so")
+/// A program or library of the tests: `ptxas`, a stand-in; `interposer.so` and `tracer.so`, which intercept the driver and
+/// the runtime, too; `plugin.so`, which links another runtime than the programs do.
+pub(crate) fn test_program(name: &str) -> PathBuf {
+    built().join(name)
 }
 
 fn built() -> &'static Path {

@@ -1,6 +1,6 @@
 //! Launches through a runtime that is a shared library.
 
-use crate::programs::{library, plugin, run, same, tracer, with_runtime, without_stack};
+use crate::programs::{library, run, same, test_program, with_runtime, without_stack};
 
 /// What the library wrote about `PROGRAM ACTION...` with these settings of the fake runtime. The program prints
 /// and returns the same without the library.
@@ -97,18 +97,14 @@ fn a_launch_that_is_refused_before_the_driver_is_loaded_is_explained() {
 fn what_an_old_runtime_refuses_is_explained_as_what_the_driver_refuses() {
     for program in ["runtime", "runtime-linked"] {
         let err = watched(&format!("{program} good refused last last good"), &[OLD]);
-        let expected = "\
-gridguard: launch refused: cudaErrorInvalidConfiguration (9), invalid configuration argument
-  kernel    touch(float*, int)
-  launch    grid 1 x 70000 x 1, block 128 x 1 x 1, 4096 bytes of dynamic shared memory
-  device    NVIDIA H200
-  rule      grid-dim-y: grid.y is 70000 blocks, the limit is 65535 (NVIDIA H200): split axis y into 2 launches of \
-35000, or fold it into x
-  before    1 launch of this kernel succeeded, with grid 1 x 1 x 1
-gridguard: 2 launches of 1 kernel accepted, 1 refused
-";
-        let err = without_stack(&err);
-        assert!(err.starts_with(expected), "{program}: {err}");
+        let error = "cudaErrorInvalidConfiguration (9), invalid configuration argument";
+        assert!(
+            err.starts_with(&format!("gridguard: launch refused: {error}\n")),
+            "{program}: {err}"
+        );
+        assert!(err.contains("  kernel    touch(float*, int)\n"), "{program}: {err}");
+        assert!(err.contains("  rule      grid-dim-y: grid.y is 70000 blocks"), "{program}: {err}");
+        assert!(err.contains("2 launches of 1 kernel accepted, 1 refused"), "{program}: {err}");
         for way in ["thread", "handle", "cooperative", "ex"] {
             let err = watched(&format!("{program} good refused-{way} threads last"), &[OLD]);
             assert_eq!(err.matches("launch refused").count(), 2, "{way}: {err}");
@@ -219,7 +215,7 @@ gridguard: launch refused: ";
 fn each_library_reaches_the_runtime_that_it_links() {
     let folder = tempfile::tempdir().unwrap();
     let log = folder.path().join("log");
-    let plugin = plugin().display().to_string();
+    let plugin = test_program("plugin.so").display().to_string();
     let words = format!(
         "runtime-linked good plugin={plugin} in-good in-zero good close plugin={plugin} in-good"
     );
@@ -245,9 +241,9 @@ fn each_library_reaches_the_runtime_that_it_links() {
 #[test]
 fn another_preloaded_library_sees_each_launch_once_in_either_order() {
     let words = "runtime-linked good zero refused last";
-    let alone = run(with_runtime(words).env("LD_PRELOAD", tracer()));
+    let alone = run(with_runtime(words).env("LD_PRELOAD", test_program("tracer.so")));
     assert!(alone.out.ends_with("tracer saw 3\n"), "{}", alone.out);
-    for order in [[library(), tracer()], [tracer(), library()]] {
+    for order in [[library(), test_program("tracer.so")], [test_program("tracer.so"), library()]] {
         let order = order.map(|path| path.to_str().unwrap().to_owned()).join(":");
         let both = run(with_runtime(words).env("LD_PRELOAD", &order));
         assert_eq!((&both.out, both.status), (&alone.out, alone.status), "{order}: {}", both.err);

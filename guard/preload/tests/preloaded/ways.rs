@@ -1,7 +1,7 @@
 //! Launches are watched and reach the same function, however a program finds the driver.
 
 use crate::programs::{
-    Driver, interposer, library, opener, other_driver, plain, preloaded, run, same, watched,
+    Driver, library, opener, other_driver, plain, preloaded, run, same, test_program, watched,
 };
 
 #[track_caller]
@@ -54,9 +54,10 @@ fn a_variant_with_streams_of_threads_reaches_its_own_function() {
 fn another_preloaded_library_sees_each_launch_once_in_either_order() {
     for way in ["linked", "dlsym"] {
         let words = format!("{way} good refused good");
-        let alone = run(plain(Driver::Whole, &words).env("LD_PRELOAD", interposer()));
+        let alone =
+            run(plain(Driver::Whole, &words).env("LD_PRELOAD", test_program("interposer.so")));
         assert!(alone.out.ends_with("interposer saw 3\n"), "{}", alone.out);
-        let (own, other) = (library(), interposer());
+        let (own, other) = (library(), test_program("interposer.so"));
         for (order, is_first) in [([&own, &other], true), ([&other, &own], false)] {
             let order = order.map(|path| path.to_str().unwrap()).join(":");
             let both = run(plain(Driver::Whole, &words).env("LD_PRELOAD", &order));
@@ -73,12 +74,13 @@ fn another_preloaded_library_sees_each_launch_once_in_either_order() {
 #[test]
 fn another_preloaded_library_may_search_all_objects_for_the_driver() {
     let words = "dlsym good refused good";
-    let order = [library(), interposer()].map(|path| path.display().to_string()).join(":");
+    let order =
+        [library(), test_program("interposer.so")].map(|path| path.display().to_string()).join(":");
     let with = |preloaded: &str| {
         let mut command = plain(Driver::Whole, words);
         run(command.env("LD_PRELOAD", preloaded).env("INTERPOSER_ANY", "1"))
     };
-    let (alone, both) = (with(&interposer().display().to_string()), with(&order));
+    let (alone, both) = (with(&test_program("interposer.so").display().to_string()), with(&order));
     assert_eq!((&both.out, both.status), (&alone.out, alone.status), "{}", both.err);
     assert!(both.out.ends_with("interposer saw 3\n"), "{}", both.out);
     assert_seen(&both.err, "2 launches of 1 kernel", 1);
