@@ -135,12 +135,13 @@ fn in_triton(cache: &mut Cache, name: &str, cubin: Digest) -> Option<Result<Vec<
         let ptx = || {
             compiled_plainly(&read(&path.with_extension("json"))?)?;
             let ptx = path.with_extension("ptx");
+            let text = read(&ptx)?;
             let written =
                 |path: &Path| path.symlink_metadata().and_then(|known| known.modified()).ok();
             // Triton writes the PTX first.
             match written(&ptx) > written(path) {
                 true => Err("the PTX in Triton's cache is newer than the machine code".into()),
-                false => read(&ptx),
+                false => Ok(text),
             }
         };
         (*known == Some(cubin)).then(ptx)
