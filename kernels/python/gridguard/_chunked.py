@@ -165,18 +165,22 @@ def _chunked_module(module: nn.Module, engine: _Engine) -> nn.Module:
         object.__setattr__(made, "__dict__", self.__dict__)
         return made
 
+    # Compiled modules and offloading have an attribute `forward`, which a property precedes.
+    has_own = "forward" in module.__dict__
+
     def inner(self: Any) -> Any:
-        return self.__dict__.get("forward") or types.MethodType(kind.forward, self)
+        return self.__dict__["forward"] if has_own else types.MethodType(kind.forward, self)
 
     def forward(self: Any, *args: Any, **kwargs: Any) -> Any:
-        if torch.compiler.is_compiling():
-            return engine.trace(lambda *given, **named: kind.forward(self, *given, **named), self, args, kwargs)
-        return engine.run(inner(self), args, kwargs)
+        if not torch.compiler.is_compiling():
+            return engine.run(inner(self), args, kwargs)
+        if has_own:
+            return _run_uncompiled(engine, inner(self), args, kwargs)
+        return engine.trace(lambda *given, **named: kind.forward(self, *given, **named), self, args, kwargs)
 
     names = {name: getattr(kind, name) for name in ("__module__", "__qualname__", "__doc__", "__call__")}
     ours = {
-        # Compiled modules and offloading have an attribute `forward`, which a property precedes.
-        "forward": property(lambda self: types.MethodType(forward, self)) if "forward" in module.__dict__ else forward,
+        "forward": property(lambda self: types.MethodType(forward, self)) if has_own else forward,
         "__copy__": lambda self: _chunked_module(copy.copy(plain(self)), engine),
         "__deepcopy__": lambda self, memo: _chunked_module(copy.deepcopy(plain(self), memo), engine),
         "__reduce_ex__": lambda self, protocol: (_chunked_module, (plain(self), engine)),

@@ -491,7 +491,11 @@ def test_a_module_is_transparent():
     outer = nn.ModuleDict({"inner": call})
     outer.load_state_dict({f"inner.{name}": torch.zeros_like(one) for name, one in model.state_dict().items()})
     assert not call(x).any()
+    call.forward = functools.partial(lambda forward, x: forward(x) + 1, call.forward)
+    close(call(x), torch.ones(20, 4, dtype=x.dtype))
+    del call.forward
     model.forward = chunked(model.forward, chunk=6)
+    close(chunked(model, chunk=4)(x), torch.zeros(20, 4, dtype=x.dtype))
     assert list(dict(model.named_parameters())) == list(weights) and not model(x).any()
 
 
