@@ -76,7 +76,7 @@ def chunked(
         raise TypeError(f"{name_of(function)} returns a coroutine or a generator: pass a function that returns tensors")
     if not callable(function) or isinstance(function, (type, torch.jit.ScriptModule)):
         raise TypeError(f"function is of type {type(function).__name__}: pass a module or a function")
-    if isinstance(function, LazyModuleMixin) and function.has_uninitialized_params():
+    if isinstance(function, LazyModuleMixin) and function.has_uninitialized_params():  # type: ignore[misc]
         raise TypeError(f"{name_of(function)} has no parameters yet: call it once before")
     if chunk is not None and memory is not None:
         raise ValueError("chunk and memory are given: pass one of them")
@@ -188,7 +188,7 @@ def _chunked_module(module: nn.Module, engine: _Engine) -> nn.Module:
         "_inner": inner,
     }
     bases = (kind,) if issubclass(kind, Chunked) else (Chunked, kind)
-    made = object.__new__(type(kind.__name__, bases, {**names, **ours}))
+    made: Any = object.__new__(type(kind.__name__, bases, {**names, **ours}))
     object.__setattr__(made, "__dict__", module.__dict__)
     return made
 

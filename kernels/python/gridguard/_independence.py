@@ -187,7 +187,7 @@ def _outcome(run: Callable[..., Any], call: Any, dim: Dim, out_dim: Any) -> tupl
         start = torch.get_rng_state()
         outs, _, axes = flattened(run(function, args, kwargs), out_dim, batch.items)
         draws = not torch.equal(start, torch.get_rng_state())
-    found = [(f"output {at}", one, axis) for at, (one, axis) in enumerate(zip(outs, axes))]
+    found: list[tuple[str, Any, Any]] = [(f"output {at}", one, axis) for at, (one, axis) in enumerate(zip(outs, axes))]
     found += [
         (f"input {at}", one, axis) for at, (one, axis) in enumerate(zip(batch.leaves, batch.axes)) if axis is not None
     ]
@@ -206,9 +206,9 @@ def _copied(call: Any) -> Any:
         elif isinstance(leaf, torch.Generator):
             memo[id(leaf)] = leaf.clone_state()
     for part in modules_of(function, leaves):
-        for one in part._parameters.values():
-            if type(one) is nn.Parameter:
-                memo[id(one)] = nn.Parameter(one.detach(), one.requires_grad)
+        for weight in part._parameters.values():
+            if type(weight) is nn.Parameter:
+                memo[id(weight)] = nn.Parameter(weight.detach(), weight.requires_grad)
     functions = [one for one in _reached(function).values() if isinstance(one, types.FunctionType)]
     try:
         # What a function holds was found after it.

@@ -30,7 +30,7 @@ class Batch:
     def __init__(self, args: tuple[Any, ...], kwargs: dict[str, Any], dim: Dim, function: Callable[..., Any]) -> None:
         self.leaves, self._spec = tree_flatten((args, kwargs))
         # By position or name.
-        self._values = {**dict(enumerate(args)), **kwargs}
+        self._values: dict[int | str, Any] = {**dict(enumerate(args)), **kwargs}  # type: ignore[dict-item]
         self._dim, dims = dim, self._dims(dim, function)
         given: Any = tuple(dims[at] for at in range(len(args))), {name: dims[name] for name in kwargs}
         axes = _broadcast_to_and_flatten(given, self._spec)
@@ -320,8 +320,8 @@ class _Part(Function):
             whole = torch.slice_scatter(zeros, grad, gradient.axis, ctx.begin, ctx.begin + length)
             return whole, None, None, None
         if gradient.whole is None:
-            like = {"dtype": grad.dtype, "device": grad.device}
-            gradient.whole = torch.empty_permuted(ctx.sizes, gradient.order, **like).zero_()
+            whole = torch.empty_permuted(ctx.sizes, gradient.order, dtype=grad.dtype, device=grad.device)
+            gradient.whole = whole.zero_()
         gradient.whole.narrow(gradient.axis, ctx.begin, length).copy_(grad)
         return None, None, None, None
 
