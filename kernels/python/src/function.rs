@@ -107,8 +107,11 @@ pub(crate) fn tune_function(
 ) -> PyResult<String> {
     let guard = guard(function.device)?;
     let result = py.detach(|| tuned(&command, problem, &function, &search, &guard));
-    *HOST.lock() = None;
-    launches::reset();
+    // Otherwise the profile is as it was.
+    if result.is_ok() {
+        *HOST.lock() = None;
+        launches::reset();
+    }
     result
 }
 
