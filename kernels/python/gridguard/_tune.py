@@ -182,11 +182,9 @@ class Tunable(Generic[P, R]):
         args = (*self._instance, *args)
         try:
             # Binding the arguments takes longer than this.
-            brief: Any = (
-                self._source.digest(),
-                *map(_brief, args),
-                *((name, _brief(value)) for name, value in kwargs.items()),
-            )
+            brief: Any = (self._source.digest(), *[_brief(one) for one in args])
+            if kwargs:
+                brief += (*((name, _brief(value)) for name, value in kwargs.items()),)
             if self._sizes is not None:
                 brief = (brief, *self._sizes(*args, **kwargs).items())
             found = self._found.get(brief)
