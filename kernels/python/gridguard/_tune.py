@@ -124,17 +124,8 @@ def tune(
 class Tunable(Generic[P, R]):
     """A function with values that can be tuned. A call passes the tuned ones, or else the first ones."""
 
-    def __init__(
-        self,
-        function: Callable[P, R],
-        parameters: dict[str, list[int]],
-        chunks: list[int] | None,
-        sizes: Callable[..., dict[str, int]] | None,
-        where: Callable[..., bool] | None,
-        reference: Callable[..., Any] | None,
-        timeout: float,
-        options: dict[str, Any],
-    ):
+    def __init__(self, function: Callable[P, R], parameters: dict[str, list[int]], chunks: list[int] | None, sizes: Any,
+                 where: Any, reference: Any, timeout: float, options: dict[str, Any]):  # fmt: skip
         if not inspect.isfunction(function):
             raise TypeError(f"{function!r} is no function that `def` defines: tune a function that calls it")
         for is_kind in (inspect.iscoroutinefunction, inspect.isasyncgenfunction, inspect.isgeneratorfunction):
@@ -279,7 +270,8 @@ class Tunable(Generic[P, R]):
         if not known or not self._allows(values, shape):
             return default
         # Only `where` can say that values compared at other sizes are right at these.
-        if matched != "exact" and (self._allowed is not None and {*self._allowed} <= {*self._tuned}):
+        sees_sizes = self._allowed is None or not {*self._allowed}.isdisjoint(dict(shape))
+        if matched != "exact" and not sees_sizes:
             self._say(_OTHER_SIZES)
             return default
         return values

@@ -135,8 +135,13 @@ def copy(x, y, *, BLOCK=0):
 
 
 def test_a_choice_serves_other_sizes_only_if_where_allows_them(write, caplog):
-    wheres = ("", ", where=lambda BLOCK: BLOCK <= 8", ", where=lambda BLOCK, x_0: x_0 % BLOCK == 0")
-    for where, expected in zip(wheres, ({16: 8}, {16: 8}, {16: 8, 24: 8})):
+    exact, multiples = {16: 8}, {16: 8, 24: 8}
+    for where, expected in {
+        "": exact,
+        ", where=lambda BLOCK, most=8: BLOCK <= most": exact,
+        ", where=lambda BLOCK, x_0: x_0 % BLOCK == 0": multiples,
+        ", where=lambda **all: all['y_0'] % all['BLOCK'] == 0": multiples,
+    }.items():
         copy = write(tuned=COPY.format(where), kern=KERNEL.format(1)).copy
         copy.tune(*arrays(16))
         caplog.clear()
