@@ -1,8 +1,8 @@
 """Names everything that a function's result depends on, except for the elements of its arguments.
 
 A function is read as Python runs it: its code, defaults and closure, the globals and attributes of modules that the code
-names, and what these name. Installed packages count by the record of their files, compiled modules by their bytes, and an
-object that cannot be read by the source of the module that names it.
+names, and what these name. Installed packages count by the record of their files, compiled modules by their bytes, and
+an object that cannot be read by the source of the module that names it.
 """
 
 from __future__ import annotations

@@ -411,7 +411,8 @@ def test_wrong_arguments_are_named(error, text, call):
 
 
 def test_errors_are_pickled_with_their_attributes():
-    for error in (gridguard.TuneError("text", "timeout"), gridguard.GridguardError("text"), gridguard.UnavailableError("t")):
+    for kind in (gridguard.TuneError, gridguard.GridguardError, gridguard.UnavailableError):
+        error = kind("text", "timeout")
         copy = pickle.loads(pickle.dumps(error))
         assert (type(copy), copy.args, vars(copy)) == (type(error), error.args, vars(error))
 
