@@ -168,30 +168,27 @@ try:
 except _native.GridguardError as error:
     print(error)
 """
-    strided = {True: "8,8,8,8,8,4,96,4", False: "8,8,8,8,8,8,8,8,4,168,4"}[call.startswith("submit(")]
+    strided = {True: STRIDED, False: "8,8,8,8,8,8,8,8,4,168,4"}[call.startswith("submit(")]
     [text], launches = run(program, GRIDGUARD_FAKE_NVRTC_CUBIN=strided)
     assert text.endswith("some elements overlap") and not launches
 
 
+GENERAL, STRIDED = "8,8,8,8,8,4,4,4,4,4", "8,8,8,8,8,4,96,4"
+
+
 @pytest.mark.parametrize(
-    "sizes", ["2, 3, 1, 64", "2, 3, 16, 1", "2, 3, 16, 3", "2, 3, 128, 64", "2**20, 3, 16, 64", "70_000, 1, 7, 64"]
+    ("change", "parameters"),
+    [
+        *((f"sized({sizes})", PARAMETERS) for sizes in ("2, 3, 1, 64", "2, 3, 128, 64", "2**20, 3, 16, 64", "70_000, 1, 7, 64")),
+        *((f"sized(2, 3, 16, {width})", GENERAL) for width in (1, 3)),
+        ("key.stride = value.stride = lambda: (0, 1024, 64, 1)", STRIDED),
+    ],
 )
-def test_small_sizes_and_large_batches_are_launched(run, sizes):
-    general = {"GRIDGUARD_FAKE_NVRTC_CUBIN": "8,8,8,8,8,4,4,4,4,4"} if sizes.endswith((" 1", " 3")) else {}
-    program = f"sized({sizes})\nprint(kernels.submit(tensors, *options))"
-    written, launches = run(program, **general)
+def test_small_sizes_large_batches_and_repeated_items_are_launched(run, change, parameters):
+    written, launches = run(f"{change}\nprint(kernels.submit(tensors, *options))", GRIDGUARD_FAKE_NVRTC_CUBIN=parameters)
     assert (written, len(launches)) == (["None"], 1)
-    if not general:
-        assert run(f"sized({sizes})\nprint(kernels.submit_backward(gradients, None, *options[:3]))", **BACKWARD)[0] == ["None"]
-
-
-def test_inputs_may_repeat_their_items(run):
-    program = """
-key.stride = value.stride = lambda: (0, 1024, 64, 1)
-print(kernels.submit(tensors, *options))
-"""
-    written, [_] = run(program, GRIDGUARD_FAKE_NVRTC_CUBIN="8,8,8,8,8,4,96,4")
-    assert written == ["None"]
+    if parameters == PARAMETERS:
+        assert run(f"{change}\nprint(kernels.submit_backward(gradients, None, *options[:3]))", **BACKWARD)[0] == ["None"]
 
 
 def test_a_capture_uses_only_loaded_kernels(run):
@@ -299,6 +296,6 @@ UNSUPPORTED = {
 )
 def test_unsupported_calls_are_not_launched(run, call, reason, change):
     # The parameters of a kernel with strides, for errors that the launch finds.
-    strided = {"GRIDGUARD_FAKE_NVRTC_CUBIN": "8,8,8,8,8,4,96,4"} if "67" in change else {}
+    strided = {"GRIDGUARD_FAKE_NVRTC_CUBIN": STRIDED} if "67" in change else {}
     settings = strided if "backward" not in call else BIASED if "bias" in call else BACKWARD
     assert run(f"{BIAS}\n{change}\nprint(kernels.{call})", **settings) == ([reason], [])
