@@ -177,7 +177,7 @@ fn find_program(name: &OsStr) -> Result<PathBuf, CommandError> {
         }
         Some(path).filter(is_program)
     } else {
-        let path = env::var_os("PATH").unwrap_or_default();
+        let path = env::var_os("PATH").unwrap_or_else(|| "/usr/bin:/bin".into());
         env::split_paths(&path).map(|folder| folder.join(name)).find(is_program)
     };
     found.ok_or_else(|| CommandError::invalid(format_args!("{}: no such program", name.display())))

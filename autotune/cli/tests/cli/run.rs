@@ -146,11 +146,12 @@ fn a_run_with_fix_has_a_private_folder_for_the_ptx_of_compilers_until_it_ends() 
     let folder = tempfile::tempdir().unwrap();
     let temporary = folder.path().join("temporary");
     fs::create_dir(&temporary).unwrap();
-    // It does nothing, but the library takes it for `ptxas`.
-    fs::copy("/bin/true", folder.path().join("ptxas")).unwrap();
-    for name in ["a.ptx", "a.cubin"] {
-        fs::write(folder.path().join(name), name).unwrap();
-    }
+    // It writes its output, as `ptxas INPUT -o OUTPUT` does.
+    let writes = "#include <stdio.h>\nint main(int count, char **words) {\n\
+                  FILE *file = fopen(words[count - 1], \"w\");\n\
+                  return !file || fputs(\"code\", file) < 0 || fclose(file);\n}\n";
+    compile(&folder.path().join("ptxas"), writes, &[]);
+    fs::write(folder.path().join("a.ptx"), "a text\n").unwrap();
     let shown = |options: &[&str]| {
         let script = "echo $GRIDGUARD_RUN_PTX; ./ptxas a.ptx -o a.cubin; stat -c %a $GRIDGUARD_RUN_PTX; exit 0";
         let words = [&["run"], options, &["--", "bash", "-c", script]].concat();
