@@ -1,6 +1,6 @@
 //! Why a candidate could not be measured, and whether its process is still usable.
 
-use gridguard::cuda::{CudaError, CudaErrorKind, DriverError, LaunchError};
+use gridguard::cuda::{CudaError, CudaErrorKind, DriverError, LaunchError, LaunchErrorKind};
 use gridguard::{ContextState, HostError, PartialRun, Violations};
 use gridguard_pipeline::ErrorKind;
 use serde::{Deserialize, Serialize};
@@ -86,10 +86,10 @@ macro_rules! convert {
 convert! {
     DriverError: |error| kind_of(error.code);
     CudaError: of_cuda;
-    LaunchError: |error| match error {
-        error if error.violations().is_some() => FailureKind::Illegal,
-        LaunchError::Driver(error) => kind_of(error.code),
-        LaunchError::Stopped(stopped) => kind_of(stopped.source.code),
+    LaunchError: |error| match error.kind() {
+        _ if error.violations().is_some() => FailureKind::Illegal,
+        LaunchErrorKind::Driver(error) => kind_of(error.code),
+        LaunchErrorKind::Stopped(stopped) => kind_of(stopped.source.code),
         _ => FailureKind::Launch,
     };
     Violations: |_| FailureKind::Illegal;

@@ -7,7 +7,7 @@ use std::panic::catch_unwind;
 
 use gridguard::{Axis, Violation};
 #[cfg(feature = "cuda")]
-use gridguard::{Error, cuda::LaunchError};
+use gridguard::{Error, cuda::LaunchErrorKind};
 
 use crate::config::{GG_AXIS_X, GG_AXIS_Y, GG_AXIS_Z};
 use crate::failure::{Failure, gg_status};
@@ -249,13 +249,16 @@ impl Failure {
     pub(crate) fn progress(&self) -> Option<gg_progress> {
         match self.library()? {
             #[cfg(feature = "cuda")]
-            Error::Launch(LaunchError::Stopped(stopped)) => Some(gg_progress {
-                struct_size: 0,
-                chunk: stopped.chunk,
-                chunks: stopped.launches,
-                items_done: stopped.items_done,
-                items: stopped.items,
-            }),
+            Error::Launch(error) => match error.kind() {
+                LaunchErrorKind::Stopped(stopped) => Some(gg_progress {
+                    struct_size: 0,
+                    chunk: stopped.chunk,
+                    chunks: stopped.launches,
+                    items_done: stopped.items_done,
+                    items: stopped.items,
+                }),
+                _ => None,
+            },
             _ => None,
         }
     }

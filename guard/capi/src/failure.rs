@@ -1,7 +1,7 @@
 //! The status of a call, and why it failed.
 
 #[cfg(feature = "cuda")]
-use gridguard::cuda::{CudaErrorKind, LaunchError};
+use gridguard::cuda::{CudaErrorKind, LaunchErrorKind};
 use gridguard::{Error, Violation};
 
 /// The result of a call.
@@ -124,11 +124,13 @@ fn status_of(error: &Error) -> gg_status {
             gg_status::GG_NOT_FOUND
         }
         #[cfg(feature = "cuda")]
-        Error::Launch(LaunchError::Invalid(_)) => gg_status::GG_REJECTED,
+        Error::Launch(error) => match error.kind() {
+            LaunchErrorKind::Invalid(_) => gg_status::GG_REJECTED,
+            LaunchErrorKind::Args(_) => gg_status::GG_PARAMETERS,
+            _ => gg_status::GG_DRIVER,
+        },
         #[cfg(feature = "cuda")]
-        Error::Launch(LaunchError::Args(_)) => gg_status::GG_PARAMETERS,
-        #[cfg(feature = "cuda")]
-        Error::Cuda(_) | Error::Launch(_) => gg_status::GG_DRIVER,
+        Error::Cuda(_) => gg_status::GG_DRIVER,
         _ => gg_status::GG_INTERNAL,
     }
 }

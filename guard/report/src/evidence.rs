@@ -99,6 +99,7 @@ const fn capability(ComputeCapability { major, minor }: ComputeCapability) -> Ca
 mod cuda {
     use gridguard::cuda::{
         CudaError, CudaErrorKind, CudaLibrary, DriverError, FaultSuspects, LaunchError,
+        LaunchErrorKind,
     };
     use gridguard_diagnose::{Capability, CudaVersion, Diagnosis, Evidence, FailureId, diagnose};
 
@@ -187,13 +188,14 @@ mod cuda {
         fn diagnosis(&self) -> Option<Diagnosis> {
             // Every chunk was validated, so the launch configuration is not the cause.
             let validated = Evidence { violated_rules: Some(Vec::new()), ..Evidence::default() };
-            match self {
-                Self::Unknown(error) => error.diagnosis(),
-                Self::Driver(error) => error.diagnosis(),
-                Self::Stopped(stopped) => Some(driver_diagnosis(&stopped.source, validated)),
-                Self::Workspace(error) => Some(driver_diagnosis(&error.source, validated)),
-                Self::Unsupported { .. } => bare("cudaErrorCallRequiresNewerDriver"),
-                other => other.violations().and_then(Diagnose::diagnosis),
+            match self.kind() {
+                LaunchErrorKind::Unknown(error) => error.diagnosis(),
+                LaunchErrorKind::Driver(error) => error.diagnosis(),
+                LaunchErrorKind::Unsupported { .. } => bare("cudaErrorCallRequiresNewerDriver"),
+                _ => match self.driver() {
+                    Some(error) => Some(driver_diagnosis(error, validated)),
+                    None => self.violations().and_then(Diagnose::diagnosis),
+                },
             }
         }
     }

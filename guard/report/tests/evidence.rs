@@ -2,7 +2,7 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "tests")]
 #![allow(unsafe_code, reason = "the fake driver's kernels need somebody to promise their contract")]
 
-use gridguard::cuda::{Args, CudaErrorKind, Image, LaunchError};
+use gridguard::cuda::{Args, CudaErrorKind, Image, LaunchError, LaunchErrorKind};
 use gridguard::{
     ComputeCapability, ContextState, Dim3, Guard, KernelLimits, LaunchLimits, LaunchRequest,
     OccupancyLimits, Parameter, Rule, catalog, validate, validate_co_resident,
@@ -87,7 +87,7 @@ fn outcomes_of_the_corpus_are_recognized() {
 
 #[test]
 fn an_error_without_a_cuda_code_has_no_diagnosis() {
-    let error = LaunchError::OtherKernel { kernel: "attention".into() };
+    let error = LaunchError::from(LaunchErrorKind::OtherKernel { kernel: "attention".into() });
     assert_eq!(error.diagnosis(), None);
     assert_eq!(gridguard::Error::from(error).diagnosis(), None);
 }

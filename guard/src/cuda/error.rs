@@ -41,7 +41,8 @@ impl CudaLibrary {
 /// Why a device, an image, a kernel or the compiler cannot be used.
 ///
 /// The message says what to change. The [kind](Self::kind) tells apart what a program may handle.
-#[derive(Clone, PartialEq, Eq)]
+#[derive(Clone, PartialEq, Eq, thiserror::Error)]
+#[error(transparent)]
 pub struct CudaError(Box<CudaErrorKind>);
 
 impl CudaError {
@@ -76,22 +77,10 @@ where
     }
 }
 
-impl fmt::Display for CudaError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0.fmt(f)
-    }
-}
-
 /// The kind alone.
 impl fmt::Debug for CudaError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         fmt::Debug::fmt(&self.0, f)
-    }
-}
-
-impl core::error::Error for CudaError {
-    fn source(&self) -> Option<&(dyn core::error::Error + 'static)> {
-        self.0.source()
     }
 }
 
@@ -211,16 +200,48 @@ fn known_kernels(known: &[String]) -> String {
     if known.is_empty() { String::new() } else { format!(": it has {}", known.join(", ")) }
 }
 
-/// The number of launches, or why not all were launched. It has two words, so it is returned in registers.
-pub(crate) type Launches = Result<u64, BoxedLaunchError>;
+/// Why a plan was not launched, or not to its end.
+///
+/// The message says what to change. The [kind](Self::kind) tells apart what a program may handle.
+// As long as a pointer, so that the launch path returns it in registers.
+#[derive(Clone, PartialEq, Eq, thiserror::Error)]
+#[error(transparent)]
+pub struct LaunchError(Box<LaunchErrorKind>);
 
-/// A [`LaunchError`] on its way through the launch path.
-#[derive(Debug)]
-pub(crate) struct BoxedLaunchError(pub(crate) Box<LaunchError>);
+impl LaunchError {
+    /// The kind, with what the message states.
+    #[must_use]
+    pub const fn kind(&self) -> &LaunchErrorKind {
+        &self.0
+    }
 
-impl<E> From<E> for BoxedLaunchError
+    /// The rules that the launch breaks, if that is why nothing was launched.
+    #[must_use]
+    pub const fn violations(&self) -> Option<&Violations> {
+        match self.kind() {
+            LaunchErrorKind::Invalid(violations) => Some(violations),
+            #[cfg(feature = "ptx")]
+            LaunchErrorKind::NotRewritten { violations, .. } => Some(violations),
+            _ => None,
+        }
+    }
+
+    /// The failed call of the driver, if that is the error.
+    #[must_use]
+    pub const fn driver(&self) -> Option<&DriverError> {
+        match self.kind() {
+            LaunchErrorKind::Driver(error) => Some(error),
+            LaunchErrorKind::Stopped(stopped) => Some(&stopped.source),
+            LaunchErrorKind::Workspace(error) => Some(&error.source),
+            LaunchErrorKind::Unknown(error) => error.driver(),
+            _ => None,
+        }
+    }
+}
+
+impl<E> From<E> for LaunchError
 where
-    LaunchError: From<E>,
+    LaunchErrorKind: From<E>,
 {
     #[cold]
     fn from(error: E) -> Self {
@@ -228,11 +249,18 @@ where
     }
 }
 
-/// Why a plan was not launched, or not to its end.
+/// The kind alone.
+impl fmt::Debug for LaunchError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Debug::fmt(&self.0, f)
+    }
+}
+
+/// The kind of a [`LaunchError`].
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 #[allow(missing_docs, reason = "the messages explain the fields")]
-pub enum LaunchError {
+pub enum LaunchErrorKind {
     /// The request breaks rules; nothing was launched.
     #[error(transparent)]
     Invalid(#[from] Violations),
@@ -286,27 +314,4 @@ pub enum LaunchError {
     /// The workspace of a launch could not be allocated; nothing was launched.
     #[error(transparent)]
     Workspace(#[from] WorkspaceError<DriverError>),
-}
-
-impl LaunchError {
-    /// The rules that the launch breaks, if that is why nothing was launched.
-    pub const fn violations(&self) -> Option<&Violations> {
-        match self {
-            Self::Invalid(violations) => Some(violations),
-            #[cfg(feature = "ptx")]
-            Self::NotRewritten { violations, .. } => Some(violations),
-            _ => None,
-        }
-    }
-
-    /// The failed call of the driver, if that is the error.
-    pub const fn driver(&self) -> Option<&DriverError> {
-        match self {
-            Self::Driver(error) => Some(error),
-            Self::Stopped(stopped) => Some(&stopped.source),
-            Self::Workspace(error) => Some(&error.source),
-            Self::Unknown(error) => error.driver(),
-            _ => None,
-        }
-    }
 }

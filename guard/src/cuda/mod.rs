@@ -32,7 +32,7 @@ pub use driver::query::{device_count, device_limits, driver_version, free_memory
 // For the packages of this workspace.
 pub use driver::query::{ComputeMode, compute_mode, current_context};
 pub use driver::suspects::FaultSuspects;
-pub use error::{CudaError, CudaErrorKind, CudaLibrary, LaunchError};
+pub use error::{CudaError, CudaErrorKind, CudaLibrary, LaunchError, LaunchErrorKind};
 pub use kernel::Kernel;
 pub use kernel::functions::{MAX_KEPT_FUNCTIONS, forget_functions};
 pub use kernel::module::Module;

@@ -17,7 +17,7 @@ use crate::cuda::driver::history::Watch;
 use crate::cuda::driver::libraries;
 use crate::cuda::driver::library::{from_cudarc, handle};
 use crate::cuda::driver::symbols::Driver;
-use crate::cuda::error::{CudaError, CudaLibrary, LaunchError};
+use crate::cuda::error::{CudaError, CudaLibrary, LaunchError, LaunchErrorKind};
 use crate::cuda::guard::synchronize;
 use crate::cuda::kernel::Kernel;
 pub use crate::cuda::launch::capture::may_capture;
@@ -72,13 +72,15 @@ impl<'g> Scheduler<'g> {
     ///
     /// # Errors
     ///
-    /// [`LaunchError::OtherContext`] or [`LaunchError::Undeclared`].
+    /// [`LaunchErrorKind::OtherContext`] or [`LaunchErrorKind::Undeclared`].
     pub fn check_kernel(&self, kernel: &Kernel) -> Result<(), LaunchError> {
         let name = || kernel.name().to_owned();
         match &kernel.inner.owned {
             Some(context) if context == self.context => Ok(()),
-            Some(_) => Err(LaunchError::OtherContext { what: "the guard", kernel: name() }),
-            None => Err(LaunchError::Undeclared { kernel: name() }),
+            Some(_) => {
+                Err(LaunchErrorKind::OtherContext { what: "the guard", kernel: name() }.into())
+            }
+            None => Err(LaunchErrorKind::Undeclared { kernel: name() }.into()),
         }
     }
 
@@ -155,7 +157,7 @@ impl<'g> Scheduler<'g> {
         args: &RawArgs<'_>,
     ) -> Result<(), LaunchError> {
         if !plan.largest_launch().is_for(kernel.limits()) {
-            return Err(LaunchError::OtherKernel { kernel: kernel.name().to_owned() });
+            return Err(LaunchErrorKind::OtherKernel { kernel: kernel.name().to_owned() }.into());
         }
         if plan.shares_blocks() {
             args.list.check_values(plan.items())?;

@@ -1,7 +1,7 @@
 //! Arguments that do not fit the kernel or the batch are refused before anything is launched.
 
 use cudarc::driver::CudaSlice;
-use gridguard::cuda::{Args, Kernel, LaunchError};
+use gridguard::cuda::{Args, Kernel, LaunchErrorKind};
 use gridguard::{ArgsError, Axis, BatchAxis, Dim3, Guard, LaunchRequest, MAX_ARGS, Plan};
 use gridguard_test_support::fake_driver::{launches, with_fake};
 
@@ -25,8 +25,8 @@ fn refusal_of(guard: &Guard, kernel: &Kernel, plan: &Plan, args: Args<'_>) -> Ar
     let error = guard.launch(kernel, plan, args).expect_err("the arguments do not fit");
     assert_eq!(launches(), Vec::<String>::new());
     assert_eq!(guard.counts().launches, 0);
-    match error {
-        LaunchError::Args(error) => error,
+    match error.kind() {
+        LaunchErrorKind::Args(error) => error.clone(),
         other => panic!("another error: {other:?}"),
     }
 }
@@ -66,7 +66,7 @@ fn a_workspace_that_may_split_the_launch_refuses_the_total_of_the_batch_too() {
         args.write_items(&mut out, 1).offset().value(10_u64).workspace();
         let refused = guard.launch(&kernel, (&request, &batch), args);
         let wrong = ArgsError::TotalInChunks { index: 2, items: 10 };
-        assert_eq!(refused, Err(LaunchError::Args(wrong)));
+        assert_eq!(refused, Err(wrong.into()));
     });
 }
 

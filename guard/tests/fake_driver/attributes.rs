@@ -2,7 +2,7 @@
 #![allow(unsafe_code, reason = "promises about kernels that do nothing")]
 
 use cudarc::driver::sys::CUstreamCaptureMode;
-use gridguard::cuda::{Args, Kernel, LaunchError, capture_launches};
+use gridguard::cuda::{Args, Kernel, LaunchErrorKind, capture_launches};
 use gridguard::{Axis, BatchAxis, Choice, Dim3, Guard, LaunchRequest, Plan};
 use gridguard_test_support::allocator::allocations_of;
 use gridguard_test_support::fake_driver::{Driver, launches, with_driver, with_fake};
@@ -127,7 +127,7 @@ fn a_kernel_without_the_declaration_rejects_dependent_launches() {
     with_kernel(&[], "idle", |guard, kernel, _| {
         assert!(!kernel.takes_dependent_launches());
         let error = launch_idle(&guard, &kernel, &small().dependent());
-        assert_eq!(error, Err(LaunchError::NotDependent { kernel: "idle".into() }));
+        assert_eq!(error, Err(LaunchErrorKind::NotDependent { kernel: "idle".into() }.into()));
         assert_eq!(launches().len(), 0);
     });
 }
@@ -159,7 +159,7 @@ fn a_dependent_launch_with_its_own_workspace_is_validated_as_dependent() {
         args.write_items(&mut out, 1).offset().length().workspace();
         let refused = guard.launch(&kernel, (&request, &batch), args);
         let kernel = "fake_spill_y".to_owned();
-        assert_eq!(refused, Err(LaunchError::NotDependent { kernel }));
+        assert_eq!(refused, Err(LaunchErrorKind::NotDependent { kernel }.into()));
         assert_eq!(launches().len(), 0);
     });
 }
@@ -175,7 +175,7 @@ fn attributes_that_the_driver_lacks_are_named_in_the_error() {
             (small().dependent(), "dependent launches"),
         ] {
             let refused = launch_idle(&guard, &kernel, &request);
-            assert_eq!(refused, Err(LaunchError::Unsupported { symbol, what }));
+            assert_eq!(refused, Err(LaunchErrorKind::Unsupported { symbol, what }.into()));
         }
         assert_eq!(launches().len(), 0);
     });

@@ -5,11 +5,13 @@ use std::sync::Arc;
 
 use cudarc::driver::{CudaContext, CudaFunction, CudaSlice, CudaStream, LaunchConfig, sys};
 use cudarc::nvrtc::Ptx;
-use gridguard::cuda::{LaunchBuilder, LaunchError};
+use gridguard::cuda::{LaunchBuilder, LaunchError, LaunchErrorKind};
 use gridguard::{ArgsError, Axis, BatchAxis, Guard, LaunchRequest};
-use gridguard_test_support::fake_driver::{Driver, launches, races, with_driver, with_fake};
+use gridguard_test_support::fake_driver::{Driver, launches, with_driver, with_fake};
 
-use crate::kernels::{function, guard_of, iota, loaded_by_cudarc, on_y, poisoned, read};
+use crate::kernels::{
+    assert_ordered, function, guard_of, iota, loaded_by_cudarc, on_y, poisoned, read,
+};
 
 /// One more than the driver takes along y.
 const ITEMS: u64 = 65_536;
@@ -119,7 +121,7 @@ fn the_total_of_a_batch_whose_blocks_share_items_is_refused_in_chunks() {
         let (signed, other, float) = (total.cast_signed(), total - 1, f64::from_bits(total));
         let (stream, function) = (&*stream, &function);
         let guard = guard_of(&context);
-        let wrong = Err(LaunchError::Args(ArgsError::TotalInChunks { index: 0, items: total }));
+        let wrong = Err(ArgsError::TotalInChunks { index: 0, items: total }.into());
         let (guard, shared) = (&guard, (4, total));
         assert_eq!(launch_idle(guard, stream, function, shared, |it| _ = it.arg(&total)), wrong);
         assert_eq!(launch_idle(guard, stream, function, shared, |it| _ = it.arg(&signed)), wrong);
@@ -147,7 +149,7 @@ fn uses_of_items_are_ordered_between_streams() {
             launch(stream, &function, &mut out).expect("splits");
         }
         drop(out);
-        assert_eq!(races(), Vec::<String>::new());
+        assert_ordered();
     });
 }
 
@@ -164,10 +166,7 @@ fn an_offset_of_4_bytes_takes_no_batch_past_31_bits() {
         launch.arg(&mut out).offset().length();
         // SAFETY: nothing is launched.
         let error = unsafe { launch.launch(on_y(2048)) }.expect_err("too many items");
-        assert_eq!(
-            error,
-            LaunchError::Args(ArgsError::ItemsPast32Bits { index: 1, signed: true, items })
-        );
+        assert_eq!(error, ArgsError::ItemsPast32Bits { index: 1, signed: true, items }.into());
     });
 }
 
@@ -180,7 +179,7 @@ fn a_refused_chunk_reports_the_items_done() {
         let guard = guard_of(&context);
         let error =
             launch_by(&guard, &stream, &function, &mut out).expect_err("the second is refused");
-        let LaunchError::Stopped(stopped) = &error else {
+        let LaunchErrorKind::Stopped(stopped) = error.kind() else {
             panic!("another error: {error:?}");
         };
         assert_eq!((stopped.chunk, stopped.launches, stopped.items_done), (1, 2, 32_768));
@@ -242,6 +241,6 @@ fn a_builder_that_launches_nothing_records_no_use() {
         unsafe { launch.launch(on_y(8)) }.expect("legal");
         guard.builder(&one, &look).read_items(&memory, 1);
         drop(memory);
-        assert_eq!(races(), Vec::<String>::new());
+        assert_ordered();
     });
 }

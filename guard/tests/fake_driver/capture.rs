@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use cudarc::driver::sys::{CUgraphInstantiate_flags, CUstreamCaptureMode};
 use cudarc::driver::{CudaGraph, CudaSlice, CudaStream};
-use gridguard::cuda::{Args, Kernel, LaunchError, capture_launches};
+use gridguard::cuda::{Args, Kernel, LaunchError, LaunchErrorKind, capture_launches};
 use gridguard::{Axis, Guard};
 use gridguard_test_support::fake_driver::{launches, with_fake};
 
@@ -123,7 +123,10 @@ fn without_memory_pools_a_workspace_is_rejected_and_the_capture_stays_valid() {
             let idle = (&guard, &stream, &mut out);
             let (run, graph) = capture_spill(idle, &kernel, mode);
             let what = "workspaces during stream capture";
-            assert_eq!(run, Err(LaunchError::Unsupported { symbol: "cuMemAllocAsync", what }));
+            assert_eq!(
+                run,
+                Err(LaunchErrorKind::Unsupported { symbol: "cuMemAllocAsync", what }.into())
+            );
             graph.expect("it is valid").launch().expect("and empty");
         }
         assert_eq!((launches().len(), read(&stream, &out)), (0, vec![POISON; 64]));

@@ -1,7 +1,7 @@
 //! The launch builder for kernels of a guard.
 
 use gridguard::ArgsError;
-use gridguard::cuda::{Kernel, LaunchBuilder, LaunchError};
+use gridguard::cuda::{Kernel, LaunchBuilder, LaunchErrorKind};
 use gridguard_test_support::allocator::allocations_of;
 use gridguard_test_support::fake_driver::launches;
 
@@ -31,8 +31,12 @@ fn slices_views_and_numbers_reach_the_kernel_and_a_legal_launch_allocates_nothin
 fn arguments_of_other_kinds_sizes_and_numbers_are_refused() {
     with_kernel(&[], "fake_iota_y", |guard, kernel, stream| {
         let mut out = poisoned(&stream, 8);
-        let refused = |mut builder: LaunchBuilder<'_, Kernel>| match builder.launch(on_y(8)) {
-            Err(LaunchError::Args(error)) => error,
+        let refused = |mut builder: LaunchBuilder<'_, Kernel>| match builder
+            .launch(on_y(8))
+            .expect_err("refused")
+            .kind()
+        {
+            LaunchErrorKind::Args(error) => error.clone(),
             other => panic!("{other:?}"),
         };
         let builder = || guard.builder(&stream, &kernel);

@@ -3,11 +3,12 @@
 
 use std::sync::Arc;
 
+use cudarc::driver::sys::CUgraphInstantiate_flags;
 use cudarc::driver::{CudaContext, CudaFunction, CudaSlice, CudaStream, LaunchConfig};
 use cudarc::nvrtc::Ptx;
 use gridguard::cuda::{Args, Image, Kernel, LaunchError};
 use gridguard::{Axis, BatchAxis, Choice, Dim3, Guard, LaunchRequest, Parameter, Plan};
-use gridguard_test_support::fake_driver::{Driver, in_process_of, launches};
+use gridguard_test_support::fake_driver::{Driver, in_process_of, launches, races};
 
 /// Kernels that the fake driver knows, as PTX.
 pub(crate) const PTX: &str = "\
@@ -165,16 +166,6 @@ pub(crate) fn read(stream: &Arc<CudaStream>, out: &CudaSlice<u64>) -> Vec<u64> {
     stream.clone_dtoh(out).expect("the memory is readable")
 }
 
-/// The arguments of each launch so far.
-pub(crate) fn launched_arguments() -> Vec<Vec<u64>> {
-    let arguments = |line: &String| {
-        let args = line.split("args=").nth(1).and_then(|rest| rest.split(' ').next());
-        let numbers = args.expect("arguments").split(',');
-        numbers.map(|hex| u64::from_str_radix(hex, 16).expect("hexadecimal")).collect()
-    };
-    launches().iter().map(arguments).collect()
-}
-
 /// 0, 1, 2 and so on up to `items`.
 pub(crate) fn iota(items: u64) -> Vec<u64> {
     (0..items).collect()
@@ -183,4 +174,23 @@ pub(crate) fn iota(items: u64) -> Vec<u64> {
 /// The guard's context.
 pub(crate) fn context(guard: &Guard) -> &Arc<CudaContext> {
     guard.context().expect("the guard serves a device")
+}
+
+/// Asserts that everything ran in an order that the program asked for.
+#[track_caller]
+pub(crate) fn assert_ordered() {
+    assert_eq!(races(), Vec::<String>::new());
+}
+
+/// Ends the capture of the stream, and launches its graph, which must be empty.
+#[track_caller]
+pub(crate) fn assert_nothing_is_captured(stream: &Arc<CudaStream>) {
+    // It would return what cudarc recorded, and end nothing.
+    let _ = stream.context().check_err();
+    if let Ok(Some(graph)) = stream.end_capture(CUgraphInstantiate_flags(0)) {
+        let _ = graph.launch();
+    }
+    let replayed = launches().into_iter().find(|line| line.contains("stream=graph"));
+    assert_eq!(replayed, None);
+    assert_ordered();
 }

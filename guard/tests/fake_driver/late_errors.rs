@@ -4,7 +4,8 @@
 use cudarc::driver::CudaStream;
 use cudarc::nvrtc::Ptx;
 use gridguard::cuda::{
-    Args, CudaErrorKind, DriverError, FaultSuspects, Kernel, LaunchError, RawLaunch,
+    Args, CudaErrorKind, DriverError, FaultSuspects, Kernel, LaunchError, LaunchErrorKind,
+    RawLaunch,
 };
 use gridguard::{Axis, Choice, Dim3, Guard, LaunchRequest, Plan, RawArgs};
 use gridguard_test_support::allocator::allocations_of;
@@ -34,8 +35,8 @@ pub(crate) fn idle(
 
 /// The driver's error behind a launch that stopped, and the chunk that it stopped at.
 pub(crate) fn stopped(error: LaunchError) -> (u64, DriverError) {
-    match error {
-        LaunchError::Stopped(stopped) => (stopped.chunk, stopped.source),
+    match error.kind() {
+        LaunchErrorKind::Stopped(stopped) => (stopped.chunk, stopped.source.clone()),
         other => panic!("another error: {other:?}"),
     }
 }
@@ -204,7 +205,8 @@ fn a_built_launch_is_a_suspect_of_a_fault_that_surfaces_while_its_events_are_rec
         };
         launch_again().expect("its events fail, the launch does not");
         for _ in 0..3 {
-            let Err(LaunchError::Driver(error)) = launch_again() else { panic!("no fault") };
+            let error = launch_again().expect_err("the fault");
+            let LaunchErrorKind::Driver(error) = error.kind() else { panic!("{error:?}") };
             let suspects = error.suspects().expect("a sticky error").launches();
             let grids: Vec<_> = suspects.iter().map(|launch| launch.grid).collect();
             assert_eq!(grids, [[1, 8, 1], [1, 4, 1]], "{error}");

@@ -3,7 +3,7 @@
 
 use cudarc::nvrtc::Ptx;
 use expect_test::expect;
-use gridguard::cuda::{Args, DriverError, Image, Kernel, LaunchError};
+use gridguard::cuda::{Args, DriverError, Image, Kernel, LaunchError, LaunchErrorKind};
 use gridguard::{Dim3, Guard, LaunchRequest, LocalMemory, Rule, validate};
 use gridguard_test_support::fake_driver::{launches, with_fake};
 
@@ -49,11 +49,7 @@ fn launch_built(guard: &Guard, name: &str) -> Result<(), LaunchError> {
 }
 
 fn driver_error(error: LaunchError) -> DriverError {
-    match error {
-        LaunchError::Stopped(stopped) => stopped.source,
-        LaunchError::Driver(error) => error,
-        other => panic!("another error: {other:?}"),
-    }
+    error.driver().unwrap_or_else(|| panic!("another error: {error:?}")).clone()
 }
 
 #[test]
@@ -63,7 +59,7 @@ fn half_a_mebibyte_per_thread_never_reaches_the_driver() {
             launch(&guard, "too_large").expect_err("the driver rejects it"),
             launch_built(&guard, "too_large").expect_err("the driver rejects it"),
         ] {
-            let LaunchError::Invalid(violations) = error else {
+            let LaunchErrorKind::Invalid(violations) = error.kind() else {
                 panic!("another error: {error:?}");
             };
             let rules: Vec<Rule> = violations.iter().map(|violation| violation.rule).collect();

@@ -5,13 +5,13 @@
 use std::thread;
 
 use cudarc::driver::CudaSlice;
-use gridguard::cuda::{Args, CudaErrorKind, Image, InOrder, Kernel, LaunchError};
+use gridguard::cuda::{Args, CudaErrorKind, Image, InOrder, Kernel, LaunchError, LaunchErrorKind};
 use gridguard::{ArgsError, Axis, BatchAxis, DeviceLimits, Guard, Parameter, WorkspaceError};
 use gridguard_test_support::fake_driver::{launches, races};
 
 use crate::kernels::{
-    POISON, PTX, context, iota, items_along, kernel, plan_along, poisoned, read, with_guard,
-    with_kernel,
+    POISON, PTX, assert_ordered, context, iota, items_along, kernel, plan_along, poisoned, read,
+    with_guard, with_kernel,
 };
 
 const ITEMS: u64 = 64;
@@ -33,8 +33,8 @@ fn spill(guard: &Guard, kernel: &Kernel) -> (Result<u64, LaunchError>, Vec<u64>)
 
 /// The error of a workspace that could not be allocated.
 fn not_allocated(run: Result<u64, LaunchError>) -> WorkspaceError<gridguard::cuda::DriverError> {
-    match run {
-        Err(LaunchError::Workspace(error)) => error,
+    match run.expect_err("no memory").kind() {
+        LaunchErrorKind::Workspace(error) => error.clone(),
         other => panic!("{other:?}"),
     }
 }
@@ -67,7 +67,8 @@ fn a_launch_that_is_out_of_memory_is_not_repeated() {
         [ROOM_FOR_16, ("GRIDGUARD_FAKE_FAIL_LAUNCH", "1"), ("GRIDGUARD_FAKE_FAIL_CODE", "2")];
     with_guard(&settings, |guard| {
         let (run, written) = spill(&guard, &kernel(&guard, "fake_spill_y"));
-        let Err(LaunchError::Stopped(stopped)) = run else { panic!("{run:?}") };
+        let error = run.expect_err("refused");
+        let LaunchErrorKind::Stopped(stopped) = error.kind() else { panic!("{error:?}") };
         assert_eq!((stopped.chunk, stopped.launches, stopped.items_done), (1, 4, 16));
         assert_eq!((stopped.source.code, launches().len()), (2, 1));
         assert_eq!(written[..16], iota(16)[..]);
@@ -99,7 +100,7 @@ fn a_workspace_needs_a_batch_and_a_request() {
     with_kernel(&[], "fake_spill_y", |guard, kernel, stream| {
         let mut out = poisoned(&stream, 8);
         let (request, _) = items_along(Axis::Y, 8);
-        let refused = Err(LaunchError::Args(ArgsError::WorkspaceNotAllocated { index: 3 }));
+        let refused = Err(ArgsError::WorkspaceNotAllocated { index: 3 }.into());
         let mut args = Args::new(&stream);
         args.write_items(&mut out, 1).offset().length().workspace();
         assert_eq!(guard.launch(&kernel, &request, args), refused);
@@ -123,7 +124,7 @@ fn a_workspace_with_more_alignment_than_cuda_guarantees_is_refused() {
         let (run, _) = spill(&guard, &kernel);
         let wider =
             ArgsError::Misaligned { kernel: "fake_spill_y".into(), index: 3, alignment: 512 };
-        assert_eq!(run, Err(LaunchError::Args(wider)));
+        assert_eq!(run, Err(wider.into()));
     });
 }
 
@@ -156,7 +157,7 @@ fn the_host_reads_and_frees_unified_memory_after_the_launches() {
         args.write_items(&mut out, 1).offset().length();
         assert_eq!(guard.launch(&kernel, &plan, args), Ok(1));
         drop(out);
-        assert_eq!(races(), Vec::<String>::new());
+        assert_ordered();
     });
 }
 
@@ -180,7 +181,7 @@ fn memory_in_order_is_used_on_its_thread_without_a_wait() {
         }
         assert_eq!(read(&stream, &out), iota(ITEMS));
         drop(out);
-        assert_eq!(races(), Vec::<String>::new());
+        assert_ordered();
     });
 }
 

@@ -1,7 +1,7 @@
 //! Large shared memory, clusters and cooperative launches, which not all drivers and kernels support.
 
 use expect_test::expect;
-use gridguard::cuda::{Args, Kernel, LaunchError, driver_version};
+use gridguard::cuda::{Args, Kernel, LaunchError, LaunchErrorKind, driver_version};
 use gridguard::{ArgsError, Choice, Dim3, Guard, LaunchRequest, Plan, Rule};
 use gridguard_test_support::fake_driver::{Driver, launches, set_attributes, with_driver};
 
@@ -41,9 +41,8 @@ fn large_dynamic_shared_memory_is_opted_in_to_once() {
 fn an_opt_in_that_fails_is_tried_again_by_the_next_launch() {
     with_kernel(&[("GRIDGUARD_FAKE_FAIL_ATTRIBUTE", "0")], "idle", |guard, kernel, _| {
         let large = small().dynamic_shared_bytes(60_000);
-        let Err(LaunchError::Driver(error)) = launch_idle(&guard, &kernel, &large) else {
-            panic!("the driver refuses");
-        };
+        let error = launch_idle(&guard, &kernel, &large).expect_err("the driver refuses");
+        let LaunchErrorKind::Driver(error) = error.kind() else { panic!("{error:?}") };
         assert_eq!((error.call, error.code), ("cuFuncSetAttribute", 999));
         assert_eq!(launch_idle(&guard, &kernel, &large), Ok(1));
         assert_eq!(set_attributes(), ["idle 8=232448"]);
@@ -56,8 +55,9 @@ fn a_driver_without_clusters_rejects_cluster_launches_only() {
         let (guard, kernel, _) = loaded("idle");
         let error = launch_idle(&guard, &kernel, &small().cluster(Dim3::new(4, 1, 1)))
             .expect_err("no cuLaunchKernelEx");
-        let unsupported = LaunchError::Unsupported { symbol: "cuLaunchKernelEx", what: "clusters" };
-        assert_eq!(error, unsupported);
+        let unsupported =
+            LaunchErrorKind::Unsupported { symbol: "cuLaunchKernelEx", what: "clusters" };
+        assert_eq!(error.kind(), &unsupported);
         assert_eq!(launches(), Vec::<String>::new());
         assert_eq!(launch_idle(&guard, &kernel, &small()), Ok(1));
         assert_eq!(launches().len(), 1);
@@ -83,7 +83,7 @@ fn declared_parameters_are_checked_if_the_driver_knows_none() {
         args.value(7_u64).value(0_u8);
         let refused = guard.launch(&kernel, &plan, args).expect_err("one too many");
         let count = ArgsError::WrongCount { kernel: "idle".into(), expected: 1, given: 2 };
-        assert_eq!(refused, LaunchError::Args(count));
+        assert_eq!(refused, count.into());
         let memory = stream.alloc_zeros::<u64>(1).expect("memory");
         let mut args = Args::new(&stream);
         args.read(&memory);
@@ -106,10 +106,8 @@ fn a_kernel_with_a_compiled_in_cluster_runs_with_no_other() {
             (small().cluster(Dim3::new(4, 1, 1)), Rule::ClusterRequired),
             (odd, Rule::ClusterDividesGrid),
         ] {
-            match launch(&request) {
-                Err(LaunchError::Invalid(violations)) => assert!(violations.contains(rule)),
-                other => panic!("{rule} did not refuse it: {other:?}"),
-            }
+            let refused = launch(&request).expect_err("illegal");
+            assert!(refused.violations().is_some_and(|found| found.contains(rule)), "{refused}");
         }
         assert_eq!(launches().len(), 1);
     });

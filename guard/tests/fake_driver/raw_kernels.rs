@@ -5,7 +5,7 @@ use core::ffi::c_void;
 use core::ptr;
 
 use cudarc::driver::{CudaContext, CudaFunction, CudaSlice, CudaStream, DevicePtr, result, sys};
-use gridguard::cuda::{Kernel, LaunchError, RawLaunch};
+use gridguard::cuda::{Kernel, LaunchError, LaunchErrorKind, RawLaunch};
 use gridguard::{
     ArgsError, Axis, BatchAxis, Choice, Dim3, Guard, LaunchRequest, Plan, RawArgs, Rule,
 };
@@ -89,7 +89,10 @@ fn a_guards_kernel_launches_by_address_and_stream_handle() {
         assert_eq!((launch(&guard), current()), (Ok(2), before));
         assert_eq!(guard.counts().launches, 2);
         let (what, of) = ("the guard", "fake_iota_y".to_owned());
-        assert_eq!(launch(&stranger), Err(LaunchError::OtherContext { what, kernel: of }));
+        assert_eq!(
+            launch(&stranger),
+            Err(LaunchErrorKind::OtherContext { what, kernel: of }.into())
+        );
         assert_eq!(read(&stream, &out), iota(76_800));
     });
 }
@@ -117,12 +120,14 @@ fn a_raw_kernel_plans_and_launches_in_one() {
             unsafe { guard.launch_raw(kernel, stream, RawLaunch::Request(&request, batch, args)) }
         };
         let refused = launch(76_800, None).expect_err("no batch to split");
-        assert!(matches!(refused, LaunchError::Invalid(v) if v.contains(Rule::GridDimY)));
+        assert!(
+            matches!(refused.kind(), LaunchErrorKind::Invalid(v) if v.contains(Rule::GridDimY))
+        );
         assert_eq!(launch(0, Some(&BatchAxis::new(Axis::Y, 0))), Ok(0));
         assert!(launches().is_empty());
         assert_eq!(launch(76_800, Some(&BatchAxis::new(Axis::Y, 76_800))), Ok(2));
-        let unknown = LaunchError::Args(ArgsError::NoBatch { index: 0 });
-        assert_eq!(launch(8, None), Err(unknown));
+        let unknown = ArgsError::NoBatch { index: 0 };
+        assert_eq!(launch(8, None), Err(unknown.into()));
     };
     with_fake(&[], || writes_every_item(launch));
 }

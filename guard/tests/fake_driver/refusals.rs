@@ -1,7 +1,7 @@
 //! Valid launches that the driver refuses.
 
 use gridguard::Axis;
-use gridguard::cuda::LaunchError;
+use gridguard::cuda::LaunchErrorKind;
 use gridguard_test_support::fake_driver::{launches, with_fake};
 
 use crate::kernels::{POISON, iota, launch_iota, loaded, plan_along, poisoned, read, with_kernel};
@@ -25,7 +25,7 @@ fn stops_at(chunk: u8) {
              CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES (701): too many resources requested for launch"
         )
     );
-    let LaunchError::Stopped(stopped) = error else {
+    let LaunchErrorKind::Stopped(stopped) = error.kind() else {
         panic!("another error: {error:?}");
     };
     assert_eq!((stopped.chunk, stopped.launches), (chunk.into(), 3));

@@ -1,6 +1,6 @@
 //! Co-resident blocks: queried once, for launches that need it.
 
-use gridguard::cuda::{Args, LaunchError};
+use gridguard::cuda::{Args, LaunchError, LaunchErrorKind};
 use gridguard::{Dim3, LaunchRequest, OccupancyLimits, Rule};
 use gridguard_test_support::allocator::allocations_of;
 use gridguard_test_support::fake_driver::{
@@ -18,7 +18,7 @@ fn blocks_of(threads: u64, blocks: u64) -> LaunchRequest {
 }
 
 fn rules(error: LaunchError) -> Vec<Rule> {
-    let LaunchError::Invalid(violations) = error else {
+    let LaunchErrorKind::Invalid(violations) = error.kind() else {
         panic!("another error: {error:?}");
     };
     violations.iter().map(|violation| violation.rule).collect()
@@ -190,9 +190,8 @@ fn blocks_that_break_a_rule_are_not_queried() {
 fn a_failed_query_stops_the_launch() {
     with_kernel(&[("GRIDGUARD_FAKE_FAIL_OCCUPANCY", "999")], "idle", |guard, kernel, _| {
         let error = launch_idle(&guard, &kernel, &blocks_of(32, 8).cooperative());
-        let Err(LaunchError::Driver(error)) = error else {
-            panic!("another result: {error:?}");
-        };
+        let error = error.expect_err("it fails");
+        let LaunchErrorKind::Driver(error) = error.kind() else { panic!("{error:?}") };
         let call = "cuOccupancyMaxActiveBlocksPerMultiprocessor";
         assert_eq!((error.call, error.code), (call, 999));
         assert_eq!(launches(), Vec::<String>::new());

@@ -3,7 +3,9 @@
 
 use cudarc::driver::CudaSlice;
 use expect_test::expect;
-use gridguard::cuda::{Args, CompileOptions, Compiler, CudaErrorKind, Kernel, LaunchError};
+use gridguard::cuda::{
+    Args, CompileOptions, Compiler, CudaErrorKind, Kernel, LaunchError, LaunchErrorKind,
+};
 use gridguard::ptx::{Fold, PtxError, Reason, shifted_words};
 use gridguard::{
     Axis, BatchAxis, Choice, ComputeCapability, Dim3, Guard, LaunchLimits, LaunchRequest,
@@ -131,8 +133,8 @@ fn plans_for_limits_that_the_caller_made_are_refused() {
                 let plan = plan.expect("legal");
                 let mut args = Args::new(&stream);
                 args.read(&out).value(7_u32);
-                let refused = LaunchError::OtherKernel { kernel: "fill".into() };
-                assert_eq!(guard.launch(&kernel, &plan, args), Err(refused), "{strategy}");
+                let refused = LaunchErrorKind::OtherKernel { kernel: "fill".into() };
+                assert_eq!(guard.launch(&kernel, &plan, args), Err(refused.into()), "{strategy}");
             }
         }
         assert!(launches().is_empty());
@@ -235,7 +237,7 @@ fn arguments_that_follow_items_have_the_whole_batch_in_every_part() {
         }
         let mut short = poisoned(&stream, 69_999);
         let refused = launch(&mut short, [1, 70_000, 1], shifted).expect_err("too short");
-        assert!(matches!(refused, LaunchError::Args(_)), "{refused}");
+        assert!(matches!(refused.kind(), LaunchErrorKind::Args(_)), "{refused}");
     });
 }
 
@@ -259,7 +261,9 @@ fn what_belongs_to_one_launch_is_refused_with_the_reason_and_its_legal_launches_
              the clusters of one launch, and each chunk is a launch of its own"
         ]
         .assert_eq(text.split_once('\n').expect("two lines").1);
-        let LaunchError::NotRewritten { violations, refusal } = &error else { panic!("{error:?}") };
+        let LaunchErrorKind::NotRewritten { violations, refusal } = error.kind() else {
+            panic!("{error:?}")
+        };
         assert_eq!(refusal.reason, Reason::Cluster);
         assert!(violations.contains(Rule::GridDimY));
         assert_eq!(error.violations(), Some(violations));
@@ -270,7 +274,7 @@ fn what_belongs_to_one_launch_is_refused_with_the_reason_and_its_legal_launches_
         let mut wide = request([1, 65_536, 1]);
         wide.block.x = 2048;
         let error = launch(wide, None).expect_err("too many threads");
-        assert!(matches!(error, LaunchError::Invalid(_)), "{error:?}");
+        assert!(matches!(error.kind(), LaunchErrorKind::Invalid(_)), "{error:?}");
         assert_eq!(launches().len(), 3);
     });
 }
@@ -321,7 +325,7 @@ fn a_part_that_the_driver_refuses_ends_the_launch_with_the_blocks_done() {
         let kernel = load(&guard, "fill", &FILL);
         let choice = Choice::AUTOMATIC.strategy(Strategy::Shifted);
         let error = fill(&guard, &kernel, [4, 70_000, 1], choice).expect_err("refused");
-        let LaunchError::Stopped(stopped) = &error else { panic!("{error:?}") };
+        let LaunchErrorKind::Stopped(stopped) = error.kind() else { panic!("{error:?}") };
         let done = (stopped.chunk, stopped.launches, stopped.items_done, stopped.items);
         assert_eq!(done, (1, 2, 140_000, 280_000));
         assert_eq!(logged(0), [shifted([4, 70_000, 1], [0, 0, 0], [4, 35_000, 1])]);

@@ -57,9 +57,8 @@ fn takes_at_most(most: u64, stream: &Arc<CudaStream>) {
         [&by_guard, &by_builder, &by_handle];
     for launch in launchers {
         assert_eq!(launch(most), Ok(()));
-        let Err(LaunchError::Invalid(violations)) = launch(most + 1) else {
-            panic!("{most} blocks are the most");
-        };
+        let error = launch(most + 1).expect_err("one block too many");
+        let violations = error.violations().expect("a rule");
         let limits: Vec<u64> = violations.iter().map(|Violation { limit, .. }| *limit).collect();
         assert_eq!(limits, [most]);
     }

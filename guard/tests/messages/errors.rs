@@ -2,7 +2,7 @@
 
 use gridguard::catalog;
 use gridguard::check::CheckRequest;
-use gridguard::cuda::{CudaErrorKind, LaunchError};
+use gridguard::cuda::{CudaErrorKind, LaunchError, LaunchErrorKind};
 use gridguard::{ArgsError, Dim3, HostError, LaunchRequest, PartialRun, validate};
 use gridguard_test_support::{Section, texts};
 
@@ -55,14 +55,14 @@ fn launches() -> Vec<String> {
     texts(&[
         &LaunchError::from(violations.clone()),
         &gridguard::Error::from(violations),
-        &LaunchError::OtherKernel { kernel: kernel() },
-        &LaunchError::OtherContext { what: "the stream", kernel: kernel() },
-        &LaunchError::Unsupported { symbol: "cuLaunchKernelEx", what: "clusters" },
-        &LaunchError::Undeclared { kernel: kernel() },
-        &LaunchError::NotDependent { kernel: kernel() },
-        &LaunchError::Captured { kernel: kernel() },
-        &LaunchError::Unsupported { symbol: "cuLaunchKernelEx", what: "launch priorities" },
-        &LaunchError::Unknown(CudaErrorKind::NoSuchDevice { ordinal: 1, count: 1 }.into()),
+        &LaunchErrorKind::OtherKernel { kernel: kernel() },
+        &LaunchErrorKind::OtherContext { what: "the stream", kernel: kernel() },
+        &LaunchErrorKind::Unsupported { symbol: "cuLaunchKernelEx", what: "clusters" },
+        &LaunchErrorKind::Undeclared { kernel: kernel() },
+        &LaunchErrorKind::NotDependent { kernel: kernel() },
+        &LaunchErrorKind::Captured { kernel: kernel() },
+        &LaunchErrorKind::Unsupported { symbol: "cuLaunchKernelEx", what: "launch priorities" },
+        &LaunchErrorKind::Unknown(CudaErrorKind::NoSuchDevice { ordinal: 1, count: 1 }.into()),
         &gridguard::Error::from(LaunchError::from(ArgsError::AddressOverflow { index: 0 })),
     ])
 }

@@ -9,7 +9,7 @@ use core::ptr;
 use core::sync::atomic::{AtomicU64, Ordering};
 use std::sync::Arc;
 
-use gridguard::cuda::LaunchError;
+use gridguard::cuda::LaunchErrorKind;
 use gridguard_kernels::temporal_attention::{
     AttentionBackward, Folded, MAX_FRAMES, MAX_HEAD_DIM, MAX_LONG_FRAMES, NotFolded,
     TemporalAttention, Variant, WIDE_HEAD_DIM,
@@ -464,7 +464,8 @@ pub(crate) fn submit_prepared<O: Hash + Eq, P: Send + Sync + 'static>(
     }
     match submit(prepared, ptr::with_exposed_provenance_mut(target.stream)) {
         Ok(_) => Ok(None),
-        Err(KernelError::Strides { .. } | KernelError::Launch(LaunchError::Args(_))) => {
+        Err(KernelError::Strides { .. }) => Ok(Some("alignment")),
+        Err(KernelError::Launch(error)) if matches!(error.kind(), LaunchErrorKind::Args(_)) => {
             Ok(Some("alignment"))
         }
         Err(error) => Err(failed(error)),

@@ -150,13 +150,7 @@ impl Failure for LaunchError {
     }
 
     fn driver(&self) -> Option<&DriverError> {
-        match self {
-            Self::Driver(error) => Some(error),
-            Self::Stopped(stopped) => Some(&stopped.source),
-            Self::Workspace(error) => Some(&error.source),
-            Self::Unknown(error) => error.driver(),
-            _ => None,
-        }
+        self.driver()
     }
 }
 

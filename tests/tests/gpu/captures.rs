@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use cudarc::driver::sys::{CUgraphInstantiate_flags, CUstreamCaptureMode};
 use cudarc::driver::{CudaSlice, CudaStream};
-use gridguard::cuda::{Args, LaunchError};
+use gridguard::cuda::{Args, LaunchErrorKind};
 use gridguard::{Axis, BatchAxis, Choice, Dim3, LaunchRequest};
 use gridguard_pipeline::{Budget, Buffer, DeviceMemory, Pipeline, StageResult};
 
@@ -62,7 +62,8 @@ fn a_split_launch_stops_when_another_thread_captures_its_stream() {
             args.write_items(&mut x, 1);
             guard().launch(&kernel, &plan, args)
         });
-        let Err(LaunchError::Stopped(stopped)) = launched else { panic!("{launched:?}") };
+        let error = launched.expect_err("a capture began");
+        let LaunchErrorKind::Stopped(stopped) = error.kind() else { panic!("{error:?}") };
         assert_eq!(stopped.source.code, 900, "{stopped}");
         // All earlier chunks have run. Only the last of them may have been captured instead.
         let written = owner.clone_dtoh(&x).expect("copies").iter().filter(|x| **x == 1).count();

@@ -6,7 +6,7 @@ use std::process::Command;
 use cudarc::driver::LaunchConfig;
 use cudarc::driver::sys::CUfunction_attribute_enum;
 use cudarc::nvrtc::Ptx;
-use gridguard::cuda::{CompileOptions, Compiler, LaunchError, driver_version};
+use gridguard::cuda::{CompileOptions, Compiler, driver_version};
 use gridguard_diagnose::LogScanner;
 
 use super::support::{context, guard, stream};
@@ -88,10 +88,8 @@ fn the_driver_explains_a_refusal_where_it_keeps_a_log() {
     // What the guard foresees it does not launch, so the limit is lowered behind its back.
     let most = CUfunction_attribute_enum::CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES;
     function.set_attribute(most, 0).expect("lowered");
-    let Err(LaunchError::Stopped(stopped)) = launch() else {
-        panic!("the driver holds the limit");
-    };
-    let error = stopped.source;
+    let stopped = launch().expect_err("the driver holds the limit");
+    let error = stopped.driver().expect("its error");
     println!("{error}");
     assert_eq!((error.code, error.suspects()), (1, None), "it is the launch's own error");
     let keeps_a_log = driver_version().expect("a driver") >= 12_090;

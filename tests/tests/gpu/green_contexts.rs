@@ -4,7 +4,7 @@
 use core::ffi::{c_int, c_uint, c_void};
 use core::ptr::null_mut;
 
-use gridguard::cuda::{LaunchError, RawLaunch};
+use gridguard::cuda::RawLaunch;
 use gridguard::{Dim3, Guard, LaunchRequest, RawArgs, Rule};
 
 use super::support::{alone, context, guard};
@@ -141,9 +141,8 @@ fn agree(green: &Green, context: Handle, function: Handle, stream: Handle, what:
             }
         };
         assert_eq!(launch(most), Ok(1), "{what}");
-        let Err(LaunchError::Invalid(violations)) = launch(most + 1) else {
-            panic!("{what}: {} blocks are one too many", most + 1);
-        };
+        let error = launch(most + 1).expect_err("one block too many");
+        let violations = error.violations().expect("a rule");
         assert!(violations.contains(Rule::CooperativeResidency), "{what}");
     }
 }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use cudarc::driver::sys::{CUgraphInstantiate_flags, CUresult, CUstreamCaptureMode};
 use cudarc::driver::{CudaContext, CudaGraph, CudaSlice, CudaStream, DriverError};
-use gridguard::cuda::{Args, LaunchError, capture_launches};
+use gridguard::cuda::{Args, LaunchError, LaunchErrorKind, capture_launches};
 use gridguard::{Axis, BatchAxis, Dim3, Guard, LaunchRequest, Parameter};
 use gridguard_test_support::conformance::raw::RawDriver;
 
@@ -47,9 +47,8 @@ fn a_workspace_larger_than_the_device_settles_and_the_output_is_right() {
 #[ignore = "needs a CUDA GPU"]
 fn an_item_that_no_device_has_memory_for_is_an_error() {
     let (settled, out) = count_through(1 << 45);
-    let Err(LaunchError::Workspace(error)) = settled else {
-        panic!("{settled:?}");
-    };
+    let refused = settled.expect_err("no memory");
+    let LaunchErrorKind::Workspace(error) = refused.kind() else { panic!("{refused:?}") };
     assert_eq!((error.chunk, error.bytes, error.is_smallest), (1, 1 << 45, true));
     assert_eq!(error.source.code, 2);
     assert!(out.iter().all(|word| *word == u64::MAX), "nothing was launched");
@@ -153,11 +152,10 @@ fn a_launch_without_memory_for_its_local_memory_names_it() {
         let (free, _) = guard().free_memory().expect("memory");
         let taken = usize::try_from(free - (1 << 30)).expect("bytes");
         let without = RawDriver::open().with_memory_taken(taken, launch).expect("memory");
-        let Err(LaunchError::Stopped(stopped)) = without else {
-            panic!("{without:?}");
-        };
-        let local = stopped.source.local_memory().expect("out of memory for it");
-        assert_eq!((stopped.source.code, local.bytes_per_thread), (2, 65_536));
+        let stopped = without.expect_err("no memory");
+        let source = stopped.driver().expect("its error");
+        let local = source.local_memory().expect("out of memory for it");
+        assert_eq!((source.code, local.bytes_per_thread), (2, 65_536));
         assert_eq!(local.resident_threads, guard().limits().resident_threads());
         assert_eq!(launch().expect("enough is free"), 1);
     });

@@ -3,7 +3,7 @@
 #![allow(unsafe_code, reason = "someone must promise that a kernel keeps its contract")]
 
 use cudarc::driver::LaunchConfig;
-use gridguard::cuda::{Args, CompileOptions, Compiler, Kernel, LaunchError, Module};
+use gridguard::cuda::{Args, CompileOptions, Compiler, Kernel, LaunchErrorKind, Module};
 use gridguard::ptx::Reason;
 use gridguard::{Axis, Choice, Dim3, LaunchRequest, Parameter, Strategy};
 
@@ -208,7 +208,7 @@ fn a_kernel_that_belongs_to_one_launch_is_refused_where_it_overflows() {
     };
     assert_eq!(launch(60_000), Ok(1));
     let error = launch(70_000).expect_err("too many blocks");
-    let LaunchError::NotRewritten { refusal, .. } = error else { panic!("{error}") };
+    let LaunchErrorKind::NotRewritten { refusal, .. } = error.kind() else { panic!("{error}") };
     assert_eq!(refusal.reason, Reason::GridId);
     stream.synchronize().expect("the legal launch ran");
 }

@@ -1,7 +1,7 @@
 //! Sizes around the limit of an axis, shared memory above 48 KiB, clusters.
 
-use gridguard::cuda::{Args, LaunchError};
-use gridguard::{Axis, BatchAxis, Choice, Dim3, LaunchRequest, Parameter, Rule};
+use gridguard::cuda::Args;
+use gridguard::{Axis, BatchAxis, Choice, Dim3, LaunchRequest, Parameter, Rule, Violations};
 
 use super::support::{count, guard, is_counting, kernel, module, stream};
 
@@ -34,9 +34,8 @@ fn large_shared_memory_is_opted_in_to_and_more_than_the_device_has_is_not() {
     }
     let request = LaunchRequest::new(Dim3::ONE, Dim3::ONE).dynamic_shared_bytes(most + 1);
     let refused = guard().launch(&kernel, &request, Args::new(&stream));
-    let Err(LaunchError::Invalid(violations)) = refused else {
-        panic!("{refused:?}");
-    };
+    let refused = refused.expect_err("too much shared memory");
+    let violations = refused.violations().expect("a rule");
     assert!(violations.contains(Rule::SharedMemoryTotal));
 }
 
@@ -88,9 +87,9 @@ fn clusters_above_the_portable_size_run_where_there_is_room_for_them() {
             let ranks = stream.clone_dtoh(&out).expect("copies back");
             assert!(ranks.chunks(16).all(|ranks| ranks.iter().copied().eq(0..16)), "{ranks:?}");
         }
-        Err(LaunchError::Invalid(violations)) => {
-            assert!(room < 16 && violations.contains(Rule::ClusterResidency), "{violations}");
+        Err(error) => {
+            let is_full = |violations: &Violations| violations.contains(Rule::ClusterResidency);
+            assert!(room < 16 && error.violations().is_some_and(is_full), "{error}");
         }
-        Err(other) => panic!("{other}"),
     }
 }

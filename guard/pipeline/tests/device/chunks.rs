@@ -6,12 +6,12 @@ use core::ops::ControlFlow;
 use cudarc::driver::sys::CUstreamCaptureMode;
 use gridguard::{Axis, DeviceLimits, Guard};
 use gridguard_pipeline::{Budget, DeviceMemory, ErrorKind, Pipeline, Progress};
-use gridguard_test_support::fake_driver::{launches, races, with_fake};
+use gridguard_test_support::fake_driver::{launches, with_fake};
 
 use crate::kernels::{
-    POISON, context, guard, iota, items_along, kernel, launched_arguments, poisoned, read,
+    POISON, assert_ordered, context, guard, iota, items_along, kernel, poisoned, read,
 };
-use crate::spilling::{ITEMS, spilling, streams};
+use crate::spilling::{ITEMS, launched_arguments, spilling, streams};
 
 #[test]
 fn every_chunk_goes_through_all_stages_in_order() {
@@ -28,7 +28,7 @@ fn every_chunk_goes_through_all_stages_in_order() {
             );
             assert_eq!(written, iota(ITEMS));
         }
-        assert_eq!(races(), Vec::<String>::new());
+        assert_ordered();
         let counts = guard.counts();
         assert_eq!((counts.plans, counts.launches), (4, 107));
     });
@@ -86,7 +86,7 @@ fn chunks_in_flight_are_ordered_after_earlier_work_and_before_later_work() {
         stream.memcpy_htod(&iota(ITEMS), &mut memory).expect("written");
         drop(memory);
         assert_eq!(launches().len(), 2 * 2 * 10);
-        assert_eq!(races(), Vec::<String>::new());
+        assert_ordered();
     });
 }
 

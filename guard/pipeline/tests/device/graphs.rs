@@ -3,9 +3,9 @@
 
 use gridguard::{Chunk, Guard};
 use gridguard_pipeline::{Budget, DeviceMemory, Error, ErrorKind, Pipeline, Progress};
-use gridguard_test_support::fake_driver::{launches, races, unloads, with_fake, work};
+use gridguard_test_support::fake_driver::{launches, unloads, with_fake, work};
 
-use crate::kernels::{POISON, context, guard, iota, poisoned, read};
+use crate::kernels::{POISON, assert_ordered, context, guard, iota, poisoned, read};
 use crate::spilling::{ITEMS, Spilling, pinned, spilling, stream};
 
 #[test]
@@ -31,7 +31,7 @@ fn stages_are_called_for_the_capture_and_each_run_launches_the_graph() {
         assert_eq!(calls, 4, "stages are called for the capture only");
         let of = |how: &str| launches().iter().filter(|line| line.contains(how)).count();
         assert_eq!((of("stream=capturing"), of("stream=graph"), of("stream=eager")), (4, 12, 0));
-        assert_eq!(races(), Vec::<String>::new());
+        assert_ordered();
     });
 }
 
@@ -58,7 +58,7 @@ fn another_graph_and_ordinary_runs_of_a_pipeline_alternate() {
         assert_eq!(read(&stream, &other), iota(ITEMS));
         drop(numbers);
         assert_eq!(calls, 4 + 2 + 2 + 4);
-        assert_eq!(races(), Vec::<String>::new());
+        assert_ordered();
     });
 }
 
@@ -86,7 +86,7 @@ fn chunks_of_host_memory_are_copied_by_the_graph() {
         assert!(!launched.iter().any(|line| line.contains("launch")), "{launched:?}");
         assert_eq!(memory.as_slice().expect("it ran"), iota(ITEMS));
         drop(memory);
-        assert_eq!(races(), Vec::<String>::new());
+        assert_ordered();
     });
 }
 
@@ -107,7 +107,7 @@ fn launches_on_several_streams_and_uses_between_them_are_ordered() {
         drop(memory);
         drop((numbers, guard));
         assert_eq!(unloads().len(), 1);
-        assert_eq!(races(), Vec::<String>::new());
+        assert_ordered();
     });
 }
 
@@ -196,7 +196,7 @@ fn a_capture_that_fails_leaves_streams_and_memory_usable() {
         assert!(error.to_string().ends_with("it panicked: now"), "{error}");
         let again = panics.run_plan(&guard, &plan, &stream, &mut memory);
         assert_eq!(again.expect_err("poisoned").kind(), ErrorKind::Panicked);
-        assert_eq!(races(), Vec::<String>::new());
+        assert_ordered();
     });
 }
 

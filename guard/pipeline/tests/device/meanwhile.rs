@@ -4,16 +4,18 @@ use core::ops::ControlFlow;
 use std::sync::Arc;
 use std::thread;
 
-use cudarc::driver::sys::{CUgraphInstantiate_flags, CUstreamCaptureMode};
+use cudarc::driver::sys::CUstreamCaptureMode;
 use cudarc::driver::{CudaSlice, CudaStream};
 use gridguard::{Axis, Chunk, Guard};
 use gridguard_pipeline::{
     Budget, Buffer, DeviceMemory, Error, ErrorKind, Monitor, Pipeline, PipelineScratch, Progress,
     StageResult,
 };
-use gridguard_test_support::fake_driver::{launches, races, with_fake};
+use gridguard_test_support::fake_driver::with_fake;
 
-use crate::kernels::{guard, items_along, kernel, poisoned};
+use crate::kernels::{
+    assert_nothing_is_captured, assert_ordered, guard, items_along, kernel, poisoned,
+};
 use crate::spilling::stream;
 
 pub(crate) const ITEMS: u64 = 64;
@@ -24,24 +26,6 @@ pub(crate) const MODES: [CUstreamCaptureMode; 3] = [
     CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL,
     RELAXED,
 ];
-
-#[track_caller]
-pub(crate) fn assert_ordered() {
-    assert_eq!(races(), Vec::<String>::new());
-}
-
-/// Ends the capture of the stream, and launches its graph, which must be empty.
-#[track_caller]
-fn assert_nothing_is_captured(stream: &Arc<CudaStream>) {
-    // It would return what cudarc recorded, and end nothing.
-    let _ = stream.context().check_err();
-    if let Ok(Some(graph)) = stream.end_capture(CUgraphInstantiate_flags(0)) {
-        let _ = graph.launch();
-    }
-    let replayed = launches().into_iter().find(|line| line.contains("stream=graph"));
-    assert_eq!(replayed, None);
-    assert_ordered();
-}
 
 /// A pipeline of a kernel that reads the caller's memory, a call, and a kernel that writes scratch.
 fn with_call<'a>(
@@ -128,22 +112,35 @@ fn a_stage_whose_thread_began_a_capture_and_ended_does_not_stop_the_run_for_ever
     });
 }
 
+/// Runs it in two chunks over memory of another stream, and frees the memory at once.
+fn failed(
+    on: &Arc<CudaStream>,
+    guard: &Guard,
+    monitor: Option<&mut dyn Monitor>,
+    call: impl FnMut(&Arc<CudaStream>, &Chunk) -> StageResult + Send,
+) -> Error {
+    let (mut pipeline, x) = with_call(guard, call);
+    let plan = pipeline.plan(&Budget::UNLIMITED.at_most(32)).expect("it fits");
+    let memory: CudaSlice<u64> = poisoned(&stream(guard), ITEMS);
+    let mut bound = DeviceMemory::new(on).read(x, &memory);
+    if let Some(monitor) = monitor {
+        bound = bound.monitor(monitor);
+    }
+    let error = pipeline.run(guard, &plan, bound).expect_err("it ends");
+    drop(memory);
+    assert_nothing_is_captured(on);
+    error
+}
+
 #[test]
 fn a_stage_that_fails_after_it_began_a_capture_is_waited_for_too() {
     with_fake(&[], || {
         let guard = guard();
-        let on = stream(&guard);
-        let (mut pipeline, x) = with_call(&guard, |stream, _| {
+        let error = failed(&stream(&guard), &guard, None, |stream, _| {
             stream.begin_capture(RELAXED).expect("it is idle");
             Err("no library".into())
         });
-        let plan = pipeline.plan(&Budget::UNLIMITED).expect("it fits");
-        let memory: CudaSlice<u64> = poisoned(&stream(&guard), ITEMS);
-        let bound = DeviceMemory::new(&on).read(x, &memory);
-        let error = pipeline.run(&guard, &plan, bound).expect_err("it failed");
         assert!(error.to_string().ends_with("no library"), "{error}");
-        drop(memory);
-        assert_nothing_is_captured(&on);
     });
 }
 
@@ -166,15 +163,8 @@ fn a_monitor_that_begins_a_capture_ends_the_run() {
         for cancels in [false, true] {
             let guard = guard();
             let on = stream(&guard);
-            let (mut pipeline, x) = with_call(&guard, |_, _| Ok(()));
-            let plan = pipeline.plan(&Budget::UNLIMITED.at_most(32)).expect("it fits");
-            let memory: CudaSlice<u64> = poisoned(&stream(&guard), ITEMS);
-            let bound = DeviceMemory::new(&on).read(x, &memory);
             let mut monitor = Begins { on: Arc::clone(&on), cancels };
-            let ran = pipeline.run(&guard, &plan, bound.monitor(&mut monitor));
-            assert_captured(&ran.expect_err("a capture began"));
-            drop(memory);
-            assert_nothing_is_captured(&on);
+            assert_captured(&failed(&on, &guard, Some(&mut monitor), |_, _| Ok(())));
         }
     });
 }
@@ -183,14 +173,7 @@ fn a_monitor_that_begins_a_capture_ends_the_run() {
 fn a_pipeline_whose_kernel_another_thread_captured_ends() {
     with_fake(&[("GRIDGUARD_FAKE_CAPTURE_BEFORE", "1")], || {
         let guard = guard();
-        let on = stream(&guard);
-        let (mut pipeline, x) = with_call(&guard, |_, _| Ok(()));
-        let plan = pipeline.plan(&Budget::UNLIMITED.at_most(32)).expect("it fits");
-        let memory: CudaSlice<u64> = poisoned(&stream(&guard), ITEMS);
-        let bound = DeviceMemory::new(&on).read(x, &memory);
-        assert_captured(&pipeline.run(&guard, &plan, bound).expect_err("captured"));
-        drop(memory);
-        assert_nothing_is_captured(&on);
+        assert_captured(&failed(&stream(&guard), &guard, None, |_, _| Ok(())));
     });
 }
 
@@ -204,14 +187,7 @@ fn the_payload_of_a_stage_s_panic_may_panic_when_it_is_dropped() {
     }
     with_fake(&[], || {
         let guard = guard();
-        let on = stream(&guard);
-        let (mut pipeline, x) = with_call(&guard, |_, _| std::panic::panic_any(Panics));
-        let plan = pipeline.plan(&Budget::UNLIMITED).expect("it fits");
-        let memory: CudaSlice<u64> = poisoned(&stream(&guard), ITEMS);
-        let bound = DeviceMemory::new(&on).read(x, &memory);
-        let error = pipeline.run(&guard, &plan, bound).expect_err("it panicked");
+        let error = failed(&stream(&guard), &guard, None, |_, _| std::panic::panic_any(Panics));
         assert!(error.to_string().ends_with("it panicked: no message"), "{error}");
-        drop(memory);
-        assert_ordered();
     });
 }

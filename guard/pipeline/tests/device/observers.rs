@@ -10,8 +10,8 @@ use gridguard_pipeline::{Budget, Buffer, DeviceMemory, Error, Pipeline, Pipeline
 use gridguard_test_support::fake_driver::with_fake;
 use metrics::{Counter, Gauge, Histogram, Key, KeyName, Metadata, Recorder, SharedString, Unit};
 
-use crate::kernels::{guard, iota, items_along, kernel, poisoned, read};
-use crate::meanwhile::{ITEMS, MODES, assert_captured, assert_ordered};
+use crate::kernels::{assert_ordered, guard, iota, items_along, kernel, poisoned, read};
+use crate::meanwhile::{ITEMS, MODES, assert_captured};
 use crate::spilling::stream;
 
 /// Acts at one of the counters of a run.

@@ -4,7 +4,8 @@ use gridguard::Axis;
 use gridguard_pipeline::{Budget, DeviceMemory, ErrorKind, Pipeline};
 use gridguard_test_support::fake_driver::with_fake;
 
-use crate::kernels::{context, guard, items_along, kernel, launched_arguments, poisoned};
+use crate::kernels::{context, guard, items_along, kernel, poisoned};
+use crate::spilling::launched_arguments;
 
 const ITEMS: u64 = 10;
 /// Elements of an item.

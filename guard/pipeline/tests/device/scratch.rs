@@ -5,10 +5,10 @@ use std::sync::Arc;
 use cudarc::driver::CudaStream;
 use gridguard::Guard;
 use gridguard_pipeline::{Budget, PipelineScratch};
-use gridguard_test_support::fake_driver::{races, with_fake, work};
+use gridguard_test_support::fake_driver::{with_fake, work};
 
 use crate::from_host;
-use crate::kernels::{context, guard};
+use crate::kernels::{assert_ordered, context, guard};
 use crate::spilling::{self, streams};
 
 /// Bytes of scratch of a chunk of 50 items: two buffers of 8 bytes an item, and what aligns them.
@@ -26,7 +26,7 @@ fn run(
     let before = work().len();
     let budget = Budget::UNLIMITED.at_most(at_most).in_flight(2);
     from_host::run(guard, budget, stream, &more, Some(scratch));
-    assert_eq!(races(), [""; 0]);
+    assert_ordered();
     let after = work().split_off(before);
     let changes = after.iter().filter_map(|line| line.split_once(' '));
     let changes = changes.filter(|(_, what)| what.starts_with("allocate") || *what == "free");

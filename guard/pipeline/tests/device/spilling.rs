@@ -10,6 +10,7 @@ use gridguard_pipeline::{
     Budget, Buffer, DeviceMemory, DeviceViews, Error, Pipeline, PipelinePlan, PipelineRun,
     StageResult,
 };
+use gridguard_test_support::fake_driver::launches;
 
 use crate::kernels::{context, items_along, kernel, poisoned, read};
 
@@ -107,4 +108,14 @@ pub(crate) fn pinned(guard: &Guard, contents: &[u64]) -> PinnedHostSlice<u64> {
     let mut memory = memory.expect("host memory");
     memory.as_mut_slice().expect("idle").copy_from_slice(contents);
     memory
+}
+
+/// The arguments of each launch so far.
+pub(crate) fn launched_arguments() -> Vec<Vec<u64>> {
+    let arguments = |line: &String| {
+        let args = line.split("args=").nth(1).and_then(|rest| rest.split(' ').next());
+        let numbers = args.expect("arguments").split(',');
+        numbers.map(|hex| u64::from_str_radix(hex, 16).expect("hexadecimal")).collect()
+    };
+    launches().iter().map(arguments).collect()
 }

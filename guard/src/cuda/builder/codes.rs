@@ -5,7 +5,7 @@ use cudarc::driver::sys::CUresult;
 
 use crate::cuda::driver::library::code_of;
 use crate::cuda::driver::symbols::{INVALID_CLUSTER_SIZE, Status};
-use crate::cuda::error::{CudaError, LaunchError};
+use crate::cuda::error::{CudaError, LaunchError, LaunchErrorKind};
 
 impl From<&LaunchError> for CudarcError {
     /// cudarc's error with the code that the driver returned, or for violations the code that it would have returned
@@ -13,10 +13,12 @@ impl From<&LaunchError> for CudarcError {
     /// known, and for `CUDA_ERROR_INVALID_CLUSTER_SIZE`, which the oldest bindings lack. The conversion keeps only the
     /// code: report the [`LaunchError`] first.
     fn from(error: &LaunchError) -> Self {
-        match error {
-            LaunchError::OtherContext { .. } => Self(CUresult::CUDA_ERROR_INVALID_CONTEXT),
-            LaunchError::Captured { .. } => Self(CUresult::CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED),
-            LaunchError::Unsupported { .. } => Self(CUresult::CUDA_ERROR_NOT_SUPPORTED),
+        match error.kind() {
+            LaunchErrorKind::OtherContext { .. } => Self(CUresult::CUDA_ERROR_INVALID_CONTEXT),
+            LaunchErrorKind::Captured { .. } => {
+                Self(CUresult::CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED)
+            }
+            LaunchErrorKind::Unsupported { .. } => Self(CUresult::CUDA_ERROR_NOT_SUPPORTED),
             _ => Self(error.driver_code().map_or(CUresult::CUDA_ERROR_INVALID_VALUE, result_of)),
         }
     }
@@ -32,13 +34,9 @@ impl LaunchError {
     /// The `CUresult` that the driver returned, or would have returned for violations, see
     /// [`Violations::driver_code`](crate::Violations::driver_code). `None` if the driver has no code for the error.
     pub fn driver_code(&self) -> Option<i32> {
-        match self {
-            Self::Invalid(violations) => violations.driver_code(),
-            Self::Unknown(error) => error.driver_code(),
-            Self::Driver(error) => Some(error.code),
-            Self::Stopped(stopped) => Some(stopped.source.code),
-            Self::Workspace(error) => Some(error.source.code),
-            _ => None,
+        match self.kind() {
+            LaunchErrorKind::Invalid(violations) => violations.driver_code(),
+            _ => self.driver().map(|error| error.code),
         }
     }
 }

@@ -8,7 +8,7 @@ use core::panic::Location;
 use cudarc::driver::{CudaFunction, CudaStream, LaunchConfig};
 
 use crate::cuda::arguments::Args;
-use crate::cuda::error::{CudaError, LaunchError};
+use crate::cuda::error::{CudaError, LaunchError, LaunchErrorKind};
 use crate::cuda::kernel::Kernel;
 use crate::cuda::kernel::functions::{find_kernel, with_kernel};
 use crate::cuda::launch::Contract;
@@ -108,7 +108,7 @@ impl<'a, F: Function> LaunchBuilder<'a, F> {
             let tuning = self.tuning.as_deref().or(tuning);
             self.guard.launch_guarded(&call, PlanInput { request, batch, tuning, limits })
         };
-        self.function.with_kernel(args.stream(), launch).map_err(LaunchError::Unknown)?
+        self.function.with_kernel(args.stream(), launch).map_err(LaunchErrorKind::Unknown)?
     }
 }
 
@@ -161,7 +161,7 @@ impl LaunchBuilder<'_, CudaFunction> {
     ///
     /// # Errors
     ///
-    /// [`LaunchError::Unknown`] if the limits cannot be queried, and as [`Guard::launch`].
+    /// [`LaunchErrorKind::Unknown`](crate::cuda::LaunchErrorKind::Unknown) if the limits cannot be queried, and as [`Guard::launch`].
     #[inline]
     #[track_caller]
     pub unsafe fn launch(&mut self, request: impl Into<LaunchRequest>) -> Result<u64, LaunchError> {

@@ -18,7 +18,7 @@ use crate::cuda::driver::history::{ContextHistory, History};
 use crate::cuda::driver::library::CurrentContext;
 use crate::cuda::driver::query;
 use crate::cuda::driver::symbols::{Driver, Handle};
-use crate::cuda::error::LaunchError;
+use crate::cuda::error::{LaunchError, LaunchErrorKind};
 use crate::cuda::kernel::occupancy::Occupancy;
 use crate::cuda::kernel::tuning::Tuning;
 use crate::launch::request::LaunchRequest;
@@ -242,7 +242,8 @@ impl Kernel {
         if let Some(Rewriting::Refused(refusal)) = self.rewriting.as_deref()
             && violations.iter().all(|violation| violation.rule.is_grid_dim())
         {
-            return LaunchError::NotRewritten { violations, refusal: Box::new(refusal.clone()) };
+            let refusal = Box::new(refusal.clone());
+            return LaunchErrorKind::NotRewritten { violations, refusal }.into();
         }
         violations.into()
     }
@@ -250,7 +251,7 @@ impl Kernel {
     /// Why the kernel is not launched on a stream that is being captured.
     #[cold]
     pub(crate) fn captured(&self) -> LaunchError {
-        LaunchError::Captured { kernel: self.name().to_owned() }
+        LaunchErrorKind::Captured { kernel: self.name().to_owned() }.into()
     }
 
     /// The key of the kernel's entries in profiles, if it is a kernel [`Self::with_tuning`].

@@ -14,7 +14,7 @@ use crate::cuda::driver::symbols::{Driver, Handle};
 
 /// Calls `launches`. Within it, launches of this thread may be captured. Elsewhere a
 /// [`Guard`](crate::Guard) refuses a stream that is being captured, with
-/// [`LaunchError::Captured`](crate::cuda::LaunchError::Captured): a graph keeps neither kernels nor memory alive.
+/// [`LaunchErrorKind::Captured`](crate::cuda::LaunchErrorKind::Captured): a graph keeps neither kernels nor memory alive.
 ///
 /// The guard queries the launch's own stream before the first launch and between the chunks of a split launch.
 /// It queries once more after the last launch if cudarc tracks the memory. Subscribers of `tracing` and

@@ -9,7 +9,7 @@ use crate::cuda::arguments::Args;
 use crate::cuda::arguments::uses::InUse;
 use crate::cuda::driver::library::{CAPTURE_ERRORS, handle};
 use crate::cuda::driver::symbols::Handle;
-use crate::cuda::error::{LaunchError, Launches};
+use crate::cuda::error::{LaunchError, LaunchErrorKind};
 use crate::cuda::kernel::{Inner, Kernel};
 use crate::cuda::launch::capture::{is_captured, may_capture};
 use crate::cuda::launch::planned::{Call, Launch, PlanInput, ValidLaunches};
@@ -45,7 +45,7 @@ impl Guard {
     ///
     /// - [`LaunchError`] before anything is launched: no plan is legal, plan, arguments, stream and kernel do not
     ///   belong together, a cooperative grid or a cluster does not fit the device, or the stream is being captured.
-    /// - [`LaunchError::Stopped`] if the driver refuses a launch, or another thread begins to capture the
+    /// - [`LaunchErrorKind::Stopped`] if the driver refuses a launch, or another thread begins to capture the
     ///   stream between two chunks.
     #[inline]
     #[track_caller]
@@ -119,10 +119,12 @@ impl Guard {
         let is_declared = contract == Contract::Declared;
         let Inner { driver, context, ref owned, .. } = *kernel.inner;
         if is_declared && owned.is_none() {
-            return Err(LaunchError::Undeclared { kernel: kernel.name().to_owned() });
+            return Err(LaunchErrorKind::Undeclared { kernel: kernel.name().to_owned() }.into());
         }
         if let Some(what) = self.foreign_to(context, args) {
-            return Err(LaunchError::OtherContext { what, kernel: kernel.name().to_owned() });
+            return Err(
+                LaunchErrorKind::OtherContext { what, kernel: kernel.name().to_owned() }.into()
+            );
         }
         let stream = handle(args.stream());
         driver.bind(context)?;
@@ -162,7 +164,7 @@ impl Call for GuardedCall<'_, '_> {
     }
 
     #[inline(always)]
-    fn submit(&self, guard: &Guard, launches: ValidLaunches<'_>) -> Launches {
+    fn submit(&self, guard: &Guard, launches: ValidLaunches<'_>) -> Result<u64, LaunchError> {
         let (stream, _in_use) = guard.bind(self)?;
         // SAFETY: `bind` returned the stream, and its uses have begun.
         let submission = unsafe { guard.submission(self, stream, &self.args.list) };
@@ -173,9 +175,9 @@ impl Call for GuardedCall<'_, '_> {
 impl GuardedCall<'_, '_> {
     /// Ends the uses of the arguments' memory.
     #[inline]
-    pub(crate) fn end(&self, launched: Launches) -> Launches {
+    pub(crate) fn end(&self, launched: Result<u64, LaunchError>) -> Result<u64, LaunchError> {
         let has_captured = self.args.uses().end();
-        if has_captured && launched.is_ok() { Err(self.kernel.captured().into()) } else { launched }
+        if has_captured && launched.is_ok() { Err(self.kernel.captured()) } else { launched }
     }
 }
 

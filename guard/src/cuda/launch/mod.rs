@@ -20,7 +20,7 @@ use crate::cuda::arguments::packed::PackedArgs;
 use crate::cuda::driver::error::DriverError;
 use crate::cuda::driver::history::Watch;
 use crate::cuda::driver::symbols::Handle;
-use crate::cuda::error::{LaunchError, Launches};
+use crate::cuda::error::{LaunchError, LaunchErrorKind};
 use crate::cuda::kernel::{Inner, Kernel};
 use crate::cuda::launch::capture::{is_captured, refuse_rest};
 use crate::cuda::launch::planned::ValidLaunches;
@@ -84,7 +84,7 @@ impl<'a> Submission<'a> {
 
     /// Prepares, sends and records every launch.
     #[inline]
-    pub(crate) fn submit(&self, launches: ValidLaunches<'_>) -> Launches {
+    pub(crate) fn submit(&self, launches: ValidLaunches<'_>) -> Result<u64, LaunchError> {
         let (chunk, launch, items) = match launches {
             ValidLaunches::Whole(launch) => (Chunk::only(1), launch, None),
             ValidLaunches::Plan(plan) => {
@@ -102,13 +102,13 @@ impl<'a> Submission<'a> {
         };
         match sent {
             Ok(()) => Ok(1),
-            Err(source) => Err(stopped_at_once(1, chunk.items, source).into()),
+            Err(source) => Err(stopped_at_once(1, chunk.items, source)),
         }
     }
 
     /// Submits a plan of several launches, or of launches of a form. Out of line, to keep single launches short.
     #[inline(never)]
-    fn submit_chunks(&self, plan: &Plan) -> Launches {
+    fn submit_chunks(&self, plan: &Plan) -> Result<u64, LaunchError> {
         let (launch, items) = (plan.largest_launch(), plan.batch_items());
         if launch.is_for(self.kernel.limits()) {
             if let Values::Args(args) = self.values
@@ -127,7 +127,7 @@ impl<'a> Submission<'a> {
             let chunk = Chunk::only(items.unwrap_or(1));
             return of_form.send_chunks(plan, |planned| (chunk, words.at(planned.first_block)));
         }
-        Err(LaunchError::OtherKernel { kernel: self.kernel.name().to_owned() }.into())
+        Err(LaunchErrorKind::OtherKernel { kernel: self.kernel.name().to_owned() }.into())
     }
 
     /// Sends the launches of a plan for this kernel, which is prepared. `values_of` returns the chunk that a
@@ -136,7 +136,7 @@ impl<'a> Submission<'a> {
         &self,
         plan: &Plan,
         values_of: impl Fn(&PlannedLaunch) -> (Chunk, [u32; WORDS]),
-    ) -> Launches {
+    ) -> Result<u64, LaunchError> {
         let launches = plan.len();
         let ran = run(plan, |planned| {
             let PlannedLaunch { chunk, launch, .. } = planned;
@@ -275,12 +275,12 @@ unsafe fn prepare_extras(
         launch.cluster().map(|_| "clusters")
     };
     if launch.is_dependent() && !kernel.takes_dependent_launches() {
-        return Err(LaunchError::NotDependent { kernel: kernel.name().to_owned() });
+        return Err(LaunchErrorKind::NotDependent { kernel: kernel.name().to_owned() }.into());
     }
     if let Some(what) = needs_launch_kernel_ex
         && kernel.inner.driver.launch_kernel_ex.is_none()
     {
-        return Err(LaunchError::Unsupported { symbol: "cuLaunchKernelEx", what });
+        return Err(LaunchErrorKind::Unsupported { symbol: "cuLaunchKernelEx", what }.into());
     }
     if !launch.is_co_resident() {
         return Ok(());

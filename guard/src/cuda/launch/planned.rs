@@ -2,7 +2,7 @@
 //!
 //! Observers run before and after the launches: a launch makes its context current and queries captures itself.
 
-use crate::cuda::error::{BoxedLaunchError, LaunchError, Launches};
+use crate::cuda::error::{LaunchError, LaunchErrorKind};
 use crate::cuda::kernel::Kernel;
 use crate::cuda::kernel::tuning::Tuning;
 use crate::guard::Guard;
@@ -75,7 +75,7 @@ pub(crate) trait Call {
     fn kernel(&self) -> &Kernel;
 
     /// Makes the kernel's context current and submits the launches.
-    fn submit(&self, guard: &Guard, launches: ValidLaunches<'_>) -> Launches;
+    fn submit(&self, guard: &Guard, launches: ValidLaunches<'_>) -> Result<u64, LaunchError>;
 }
 
 impl Guard {
@@ -143,26 +143,26 @@ impl Guard {
 
     /// Counts a request that was launched or not.
     #[inline]
-    pub(crate) fn count(&self, launched: Launches) -> Result<u64, LaunchError> {
+    pub(crate) fn count(&self, launched: Result<u64, LaunchError>) -> Result<u64, LaunchError> {
         match launched {
             Ok(launches) => {
                 self.counters.ran(launches);
                 Ok(launches)
             }
-            Err(BoxedLaunchError(error)) => Err(self.count_failure(*error)),
+            Err(error) => Err(self.count_failure(error)),
         }
     }
 
     /// Counts a request that was not launched to its end, and tells observers about an error of an earlier launch.
     #[cold]
     pub(crate) fn count_failure(&self, error: LaunchError) -> LaunchError {
-        if !matches!(error, LaunchError::Unknown(_)) {
+        if !matches!(error.kind(), LaunchErrorKind::Unknown(_)) {
             error.driver().inspect(|error| error.report());
         }
-        match &error {
-            LaunchError::Stopped(stopped) => self.counters.stopped(stopped.chunk),
-            LaunchError::Workspace(_) => self.counters.stopped(0),
-            error => {
+        match error.kind() {
+            LaunchErrorKind::Stopped(stopped) => self.counters.stopped(stopped.chunk),
+            LaunchErrorKind::Workspace(_) => self.counters.stopped(0),
+            _ => {
                 if let Some(violations) = error.violations() {
                     self.counters.rejected(violations);
                 }

@@ -7,7 +7,7 @@ use crate::cuda::driver::history::Watch;
 use crate::cuda::driver::library::CurrentContext;
 use crate::cuda::driver::log;
 use crate::cuda::driver::symbols::{Driver, Handle};
-use crate::cuda::error::{CudaError, LaunchError, Launches};
+use crate::cuda::error::{CudaError, LaunchError, LaunchErrorKind};
 use crate::cuda::kernel::Kernel;
 use crate::cuda::launch::planned::{Call, PlanInput, ValidLaunches};
 use crate::cuda::launch::{Contract, Submission, Values};
@@ -44,7 +44,7 @@ impl Call for RawCall<'_> {
     }
 
     #[inline]
-    fn submit(&self, guard: &Guard, launches: ValidLaunches<'_>) -> Launches {
+    fn submit(&self, guard: &Guard, launches: ValidLaunches<'_>) -> Result<u64, LaunchError> {
         let Self { kernel, stream, values, watch } = *self;
         let _current = guard.push(kernel)?;
         // SAFETY: the caller of `launch_raw` vouches for stream and values, and the context is current.
@@ -172,7 +172,7 @@ impl Guard {
         let inner = &kernel.inner;
         if self.cuda.as_ref().is_none_or(|cuda| cuda.handle != inner.context.addr()) {
             let kernel = kernel.name().to_owned();
-            return Err(LaunchError::OtherContext { what: "the guard", kernel });
+            return Err(LaunchErrorKind::OtherContext { what: "the guard", kernel }.into());
         }
         Ok(CurrentContext::new(inner.driver, inner.context)?)
     }

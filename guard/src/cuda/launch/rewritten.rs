@@ -39,7 +39,7 @@ impl Guard {
     ///
     /// [`CudaErrorKind::Rewrite`](crate::cuda::CudaErrorKind::Rewrite) if the text cannot be read as PTX, and as
     /// [`Self::load`]. A kernel that cannot have forms is no error: a launch of it whose grid is too large
-    /// is [`LaunchError::NotRewritten`](crate::cuda::LaunchError::NotRewritten), with the reason.
+    /// is [`LaunchErrorKind::NotRewritten`](crate::cuda::LaunchErrorKind::NotRewritten), with the reason.
     pub fn load_ptx(&self, ptx: impl AsRef<[u8]>) -> Result<Module, CudaError> {
         Module::load_ptx(self.device_context()?, ptx.as_ref())
     }

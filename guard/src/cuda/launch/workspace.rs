@@ -5,7 +5,7 @@ use cudarc::driver::{CudaStream, result};
 
 use crate::cuda::driver::error::DriverError;
 use crate::cuda::driver::library::{not_allocated, recorded_failure};
-use crate::cuda::error::{LaunchError, Launches};
+use crate::cuda::error::{LaunchError, LaunchErrorKind};
 use crate::cuda::launch::guarded::GuardedCall;
 use crate::cuda::launch::planned::{PlanInput, ValidLaunches};
 use crate::cuda::launch::{Values, prepare, stopped_at_once};
@@ -41,7 +41,7 @@ impl Guard {
         kernel.overlap = false;
         let kernel = &kernel;
         let call = &GuardedCall { kernel, ..*call };
-        let mut submit = || -> Launches {
+        let mut submit = || -> Result<u64, LaunchError> {
             let (stream, in_use) = self.bind(call)?;
             let placed = template.with_workspace_at(WORKSPACE_ALIGNMENT);
             if plan.shares_blocks() {
@@ -58,7 +58,7 @@ impl Guard {
             let is_capturing = || unsafe { kernel.inner.driver.is_capturing(stream) };
             if !context.has_async_alloc() && is_capturing()? {
                 let what = "workspaces during stream capture";
-                return Err(LaunchError::Unsupported { symbol: "cuMemAllocAsync", what }.into());
+                return Err(LaunchErrorKind::Unsupported { symbol: "cuMemAllocAsync", what }.into());
             }
             // The allocation would return this earlier error, and it might look like the allocation's own out-of-memory
             // error.

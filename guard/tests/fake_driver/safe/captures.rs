@@ -2,7 +2,7 @@
 
 use cudarc::driver::sys::{CUgraphInstantiate_flags, CUstreamCaptureMode};
 use cudarc::driver::{CudaSlice, CudaStream};
-use gridguard::cuda::{Args, LaunchError};
+use gridguard::cuda::{Args, LaunchError, LaunchErrorKind};
 use gridguard::{Axis, Dim3, Guard, LaunchRequest};
 use gridguard_test_support::fake_driver::launches;
 
@@ -17,10 +17,8 @@ const MODES: [CUstreamCaptureMode; 3] = [
 
 #[track_caller]
 fn assert_refused<T: std::fmt::Debug>(launched: Result<T, LaunchError>, kernel: &str) {
-    match launched {
-        Err(LaunchError::Captured { kernel: refused }) => assert_eq!(refused, kernel),
-        other => panic!("not refused: {other:?}"),
-    }
+    let refused = launched.expect_err("it is captured");
+    assert_eq!(refused, LaunchErrorKind::Captured { kernel: kernel.into() }.into());
     assert_eq!(launches(), Vec::<String>::new());
 }
 

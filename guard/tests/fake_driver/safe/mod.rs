@@ -15,9 +15,8 @@ mod threads;
 use cudarc::driver::CudaStream;
 use gridguard::cuda::{Args, Kernel, LaunchError, Memory, MemoryMut};
 use gridguard::{Axis, Guard};
-use gridguard_test_support::fake_driver::races;
 
-use crate::kernels::plan_along;
+use crate::kernels::{assert_ordered, plan_along};
 
 const ITEMS: u64 = 64;
 
@@ -43,9 +42,4 @@ fn look(
     let mut args = Args::new(stream);
     args.read_items(memory, 1);
     guard.launch(kernel, &plan_along(kernel, Axis::Y, ITEMS), args)
-}
-
-#[track_caller]
-fn assert_ordered() {
-    assert_eq!(races(), Vec::<String>::new());
 }

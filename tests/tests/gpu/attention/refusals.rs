@@ -1,6 +1,6 @@
 //! Tensors that attention rejects.
 
-use gridguard::cuda::LaunchError;
+use gridguard::cuda::LaunchErrorKind;
 use gridguard::{ArgsError, Choice};
 use gridguard_examples::uniform;
 use gridguard_kernels::temporal_attention::{Shape, TemporalAttention, Variant};
@@ -32,9 +32,10 @@ fn misaligned_memory_is_rejected_except_by_the_general_variant() {
             assert!(out.iter().all(|x| x.to_f32().is_finite()));
             continue;
         }
-        let KernelError::Launch(LaunchError::Args(args)) = launched.expect_err("misaligned") else {
+        let KernelError::Launch(error) = launched.expect_err("misaligned") else {
             panic!("{}", operation.variant());
         };
+        let LaunchErrorKind::Args(args) = error.kind() else { panic!("{error}") };
         assert!(matches!(args, ArgsError::Misaligned { index: 0, alignment: 16, .. }), "{args}");
     }
 }
