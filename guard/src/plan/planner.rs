@@ -208,14 +208,18 @@ mod tests {
         LaunchRequest::new(Dim3::new(1, blocks, 1), Dim3::new(128, 1, 1))
     }
 
+    /// The plan of blocks on y, one for each item of `batch` or several.
+    fn plan(blocks: u64, batch: BatchAxis, limits: &LaunchLimits) -> Plan {
+        Plan::new(&on_y(blocks), Some(&batch), limits, Choice::AUTOMATIC).expect("a plan")
+    }
+
     fn rules(violations: &Violations) -> Vec<&'static str> {
         violations.iter().map(|violation| violation.rule.id()).collect()
     }
 
     #[test]
     fn an_empty_batch_is_an_empty_plan() {
-        let batch = BatchAxis::new(Axis::Y, 0);
-        let plan = Plan::new(&on_y(0), Some(&batch), &limits(), Choice::AUTOMATIC).expect("empty");
+        let plan = plan(0, BatchAxis::new(Axis::Y, 0), &limits());
         assert!(plan.is_empty());
         assert_eq!(plan.launches().count(), 0);
     }
@@ -232,9 +236,7 @@ mod tests {
 
     #[test]
     fn folding_is_preferred_to_chunks() {
-        let batch = BatchAxis::new(Axis::Y, 76_800).foldable();
-        let plan =
-            Plan::new(&on_y(76_800), Some(&batch), &limits(), Choice::AUTOMATIC).expect("folds");
+        let plan = plan(76_800, BatchAxis::new(Axis::Y, 76_800).foldable(), &limits());
         assert_eq!(plan.strategy(), Strategy::Folded);
         let grids: Vec<_> = plan.launches().map(|one| one.launch.grid()).collect();
         assert_eq!(grids, [[76_800, 1, 1]]);
@@ -252,14 +254,11 @@ mod tests {
 
     #[test]
     fn index_width_and_workspace_cap_the_chunks() {
-        let batch = BatchAxis::new(Axis::Y, 4096).index_32_bits(1 << 20);
-        let plan =
-            Plan::new(&on_y(4096), Some(&batch), &limits(), Choice::AUTOMATIC).expect("splits");
-        assert_eq!((plan.len(), plan.largest_chunk()), (3, 1366));
-        let batch = BatchAxis::new(Axis::Y, 4096).workspace(1 << 20, 1 << 30);
-        let plan =
-            Plan::new(&on_y(4096), Some(&batch), &limits(), Choice::AUTOMATIC).expect("splits");
-        assert_eq!((plan.len(), plan.largest_chunk()), (4, 1024));
+        let batch = BatchAxis::new(Axis::Y, 4096);
+        let indexed = plan(4096, batch.index_32_bits(1 << 20), &limits());
+        assert_eq!((indexed.len(), indexed.largest_chunk()), (3, 1366));
+        let spacious = plan(4096, batch.workspace(1 << 20, 1 << 30), &limits());
+        assert_eq!((spacious.len(), spacious.largest_chunk()), (4, 1024));
     }
 
     /// Limits of a kernel whose index grows by 65,536 with each block along `axis`.
@@ -280,22 +279,18 @@ mod tests {
         for (blocks, launches, largest) in
             [(32_768, 1, 32_768), (32_769, 2, 16_385), (70_000, 3, 23_334)]
         {
-            let batch = BatchAxis::new(Axis::Y, blocks);
-            let plan = Plan::new(&on_y(blocks), Some(&batch), &limits, Choice::AUTOMATIC);
-            let plan = plan.expect("chunks");
+            let plan = plan(blocks, BatchAxis::new(Axis::Y, blocks), &limits);
             assert_eq!((plan.len(), plan.largest_chunk()), (launches, largest), "{blocks}");
             assert!(plan.is_for(&limits));
         }
         // The lower of both bounds counts.
         for (elements, launches) in [(1 << 15, 2), (1 << 18, 5)] {
             let batch = BatchAxis::new(Axis::Y, 40_000).index_32_bits(elements);
-            let plan = Plan::new(&on_y(40_000), Some(&batch), &limits, Choice::AUTOMATIC);
-            assert_eq!(plan.expect("chunks").len(), launches);
+            assert_eq!(plan(40_000, batch, &limits).len(), launches);
         }
         // Folded, the index along y stays 0.
-        let batch = BatchAxis::new(Axis::Y, 40_000).foldable();
-        let plan = Plan::new(&on_y(40_000), Some(&batch), &limits, Choice::AUTOMATIC);
-        assert_eq!(plan.expect("folds").strategy(), Strategy::Folded);
+        let folded = plan(40_000, BatchAxis::new(Axis::Y, 40_000).foldable(), &limits);
+        assert_eq!(folded.strategy(), Strategy::Folded);
     }
 
     #[test]

@@ -5,7 +5,7 @@ use std::sync::Barrier;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use gridguard::Chunk;
-use gridguard_pipeline::{Budget, ErrorKind, HostMemory, Pipeline, PipelineRun, Progress, Views};
+use gridguard_pipeline::{Budget, ErrorKind, HostMemory, Pipeline, Progress, Views};
 
 #[test]
 fn a_stage_sees_the_items_of_its_chunk_and_shared_buffers_as_a_whole() {
@@ -167,17 +167,6 @@ fn a_plan_of_another_pipeline_is_refused() {
     let plan = other.plan(&Budget::UNLIMITED).expect("fits");
     let error = crate::run(&mut one, &plan, HostMemory::new()).expect_err("another's");
     assert_eq!(error.to_string(), "the plan was made for another pipeline");
-}
-
-#[test]
-fn no_items_run_nothing() {
-    let mut builder = Pipeline::builder(0);
-    let y = builder.output::<u8>("y", 1);
-    builder.stage("never", |_, _| panic!("no chunk")).write(y);
-    let mut pipeline = builder.build().expect("built");
-    let plan = pipeline.plan(&Budget::bytes(0)).expect("nothing to fit");
-    let run = crate::run(&mut pipeline, &plan, HostMemory::new().write(y, &mut []));
-    assert_eq!(run, Ok(PipelineRun::default()));
 }
 
 #[test]

@@ -4,8 +4,8 @@ use std::num::NonZeroU64;
 use std::sync::Arc;
 
 use gridguard::profile::{
-    DefaultReason, Document, Entry, Key, Match, MissLog, Named, Objective, ParsedProfile, Policy,
-    Profile, ProfileNotice, Provenance, StoredChoice, Summary,
+    DefaultReason, Document, Entry, Key, Match, MissLog, Named, Objective, Policy, Profile,
+    Provenance, StoredChoice, Summary,
 };
 use gridguard::{Axis, BatchAxis, DeviceLimits, Dim3, Guard, LaunchRequest};
 use gridguard_pipeline::{
@@ -281,21 +281,6 @@ fn a_single_chunk_and_one_that_no_stage_allows_are_refused_where_several_are_nee
     let (guard, key) = guard(&illegal, chunked(10));
     let error = illegal.plan_tuned(illegal.tuned(&guard, &key), &Budget::UNLIMITED);
     assert_eq!(error.expect_err("no chunk").kind(), ErrorKind::Alignment);
-}
-
-#[test]
-fn a_chunk_of_0_is_no_entry() {
-    let guard = Guard::host(DeviceLimits::any_device());
-    let mut document = Document::new(guard.identity(), guard.environment());
-    document.insert(entry(chunked(50), &[(IN_FLIGHT, 2)])).expect("valid");
-    let text = document.to_ron();
-    assert!(text.contains("max_items: 50"), "{text}");
-    let hostile = text.replace("max_items: 50", "max_items: 0");
-    let ParsedProfile { document, faults } = Document::parse(&hostile).expect("a profile");
-    assert!(document.entries().is_empty());
-    let [fault] = faults.as_slice() else { panic!("{faults:?}") };
-    let notice = ProfileNotice::InvalidEntry(fault.clone()).to_string();
-    assert!(notice.ends_with("; the entry is ignored"), "{notice}");
 }
 
 #[test]
