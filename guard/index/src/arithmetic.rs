@@ -3,7 +3,7 @@
 use super::condition::{Compare, Condition, Order};
 use super::operand::{Operand, Type};
 use super::poly::Poly;
-use super::trace::{Source, Trace};
+use super::trace::{Input, Source, Trace};
 use super::values::Kind;
 
 impl<'a> Trace<'_, 'a> {
@@ -29,15 +29,16 @@ impl<'a> Trace<'_, 'a> {
             (_, Some(mask)) => (a, mask),
             (Some(mask), _) => (b, mask),
             _ => {
-                let small = if self.values.range(a).1 <= self.values.range(b).1 { a } else { b };
+                let (large, small) =
+                    if self.values.range(a).1 <= self.values.range(b).1 { (b, a) } else { (a, b) };
                 return (self.values.range(small).0 >= 0)
-                    .then(|| self.values.poly(Kind::UpTo(small.clone())));
+                    .then(|| self.values.poly(Kind::And(large.clone(), small.clone())));
             }
         };
         let low_bits = mask.checked_add(1)?;
         if low_bits > 0 && low_bits.unsigned_abs().is_power_of_two() {
-            if self.values.range(value).0 < 0 || is_mixed(value) {
-                return Some(self.values.poly(Kind::UpTo(Poly::constant(mask))));
+            if self.values.range(value).0 < 0 || mixing(value) > Mixing::None {
+                return Some(self.values.poly(Kind::And(value.clone(), Poly::constant(mask))));
             }
             return Some(self.values.remainder(value, &Poly::constant(low_bits)));
         }
@@ -53,7 +54,7 @@ impl<'a> Trace<'_, 'a> {
             let unit = Poly::constant(-mask);
             return self.values.quotient(value, &unit).times(&unit);
         }
-        (mask > 0).then(|| self.values.poly(Kind::UpTo(Poly::constant(mask))))
+        (mask > 0).then(|| self.values.poly(Kind::And(value.clone(), Poly::constant(mask))))
     }
 
     /// `a | b`, which is a sum if no bit is set in both.
@@ -76,41 +77,33 @@ impl<'a> Trace<'_, 'a> {
         };
         let (Some(one), Some(two)) = (self.source(one), self.source(two)) else { return false };
         let (left, right) = if is_exchanged { (two, one) } else { (one, two) };
+        if [left, right].iter().any(|node| self.nodes[*node].condition.is_some()) {
+            return false;
+        }
         let inputs = match order {
-            Order::Equal => Vec::new(),
+            // A comparison modulo the type may be meant.
+            Order::Equal => [left, right].map(|node| self.taken(node, kind, true)).into(),
             _ => self.inputs(&[left, right], kind),
         };
-        let compare = Compare { order, is_signed: kind.is_signed, left, right };
-        let mut node = self.push(Poly::default(), inputs);
-        self.nodes[node].condition = Some(Condition::Compare(compare));
+        let compare = Compare { order, is_signed: kind.is_signed, bits: kind.bits, left, right };
+        let mut node = self.predicate(Condition::Compare(compare), inputs);
         if is_negated {
             node = self.logical(Condition::Not(node), &[node]);
         }
         if let [Operand::Register(other)] = rest {
-            let Some(other) = self.node_of(*other) else { return false };
+            let other = self.read(*other);
             node = match modifiers.get(1) {
                 Some(&b".and") => self.logical(Condition::Both(node, other), &[node, other]),
                 Some(&b".or") => self.logical(Condition::AnyOf(node, other), &[node, other]),
                 _ => return false,
             };
         }
-        self.write_condition(target, node);
+        self.write(target, node);
         true
     }
 
     fn logical(&mut self, condition: Condition, nodes: &[Source]) -> usize {
-        let inputs = nodes.iter().map(|node| Self::input(*node)).collect();
-        let node = self.push(Poly::default(), inputs);
-        self.nodes[node].condition = Some(condition);
-        node
-    }
-
-    /// A predicate that is itself written under a predicate is unknown.
-    fn write_condition(&mut self, target: u32, node: usize) {
-        match self.code.instructions[self.at].guard {
-            Some(_) => self.forget(target),
-            None => self.write(target, node),
-        }
+        self.predicate(condition, nodes.iter().map(|node| Input::of(*node)).collect())
     }
 
     /// `and.pred`, `or.pred` and `not.pred`
@@ -123,12 +116,11 @@ impl<'a> Trace<'_, 'a> {
         let mut nodes = Vec::new();
         for operand in operands {
             let Operand::Register(register) = operand else { return false };
-            let Some(node) = self.node_of(*register) else { return false };
-            nodes.push(node);
+            nodes.push(self.read(*register));
         }
         let condition = match (opcode, &nodes[..]) {
             (b"mov", [one]) => {
-                self.write_condition(target, *one);
+                self.write(target, *one);
                 return true;
             }
             (b"not", [one]) => Condition::Not(*one),
@@ -137,14 +129,32 @@ impl<'a> Trace<'_, 'a> {
             _ => return false,
         };
         let node = self.logical(condition, &nodes);
-        self.write_condition(target, node);
+        self.write(target, node);
         true
     }
 }
 
-/// Whether `value` was multiplied by a large odd constant, as hash functions do: it is meant to wrap.
-pub(super) fn is_mixed(value: &Poly) -> bool {
-    value.terms().any(|(product, factor)| {
-        !product.is_empty() && factor % 2 != 0 && factor.unsigned_abs() > 1 << 16
-    })
+/// How much a value looks as if it were meant to wrap: hash functions multiply by large odd constants.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Mixing {
+    None,
+    /// Possibly a stride.
+    Some,
+    /// A product of 32 bits.
+    Hash,
+    /// A product of 64 bits.
+    Wide,
+}
+
+pub(super) fn mixing(value: &Poly) -> Mixing {
+    let factors = value
+        .terms()
+        .filter(|(product, _)| !product.is_empty())
+        .map(|(_, factor)| factor.unsigned_abs());
+    match factors.map(|factor| factor >> factor.trailing_zeros().min(127)).max() {
+        Some(odd) if odd > 1 << 33 => Mixing::Wide,
+        Some(odd) if odd > 1 << 24 => Mixing::Hash,
+        Some(odd) if odd > 1 << 16 => Mixing::Some,
+        _ => Mixing::None,
+    }
 }

@@ -5,6 +5,7 @@ use std::rc::Rc;
 
 use super::poly::{Poly, Product, without};
 use super::sizes::{Reason, Size, Sizes};
+use super::trace::Taken;
 use super::values::{Incoming, Kind, Values, bits_up_to};
 
 /// The largest or the smallest value.
@@ -23,6 +24,12 @@ impl Bound {
         Self { value: self.value.saturating_neg(), formula, doubt: self.doubt }
     }
 
+    /// With a doubt whether control comes to where the value is from.
+    pub(super) fn doubted(self, is_open: bool) -> Self {
+        let doubt = if is_open { worse(self.doubt, Some(Reason::Instruction)) } else { self.doubt };
+        Self { doubt, ..self }
+    }
+
     fn constant(value: i128) -> Self {
         Self { value, formula: Poly::constant(value), doubt: None }
     }
@@ -31,6 +38,8 @@ impl Bound {
 pub(super) struct Bounds<'v> {
     pub(super) values: &'v mut Values,
     pub(super) sizes: &'v Sizes,
+    /// Whether a grid that is not given may be larger than a driver takes.
+    pub(super) is_extended: bool,
     /// Treat unknown values as adversarially small, to get a bound that every launch reaches.
     pub(super) is_certain: bool,
     known: HashMap<Key, Rc<Bound>>,
@@ -57,6 +66,7 @@ impl<'v> Bounds<'v> {
         Self {
             values,
             sizes,
+            is_extended: false,
             is_certain: false,
             known: HashMap::new(),
             facts: HashMap::new(),
@@ -75,13 +85,13 @@ impl<'v> Bounds<'v> {
     pub(super) fn exceeding(
         &mut self,
         poly: &Poly,
-        is_signed: bool,
+        taken_as: Taken,
         context: u32,
         is_certain: bool,
     ) -> Option<Bound> {
         self.earlier_steps += core::mem::take(&mut self.steps);
         self.is_certain = is_certain;
-        let most = i128::from(if is_signed { u32::MAX >> 1 } else { u32::MAX });
+        let most = taken_as.most();
         if self.stated(poly, context).is_some_and(|stated| stated <= most) {
             return None;
         }
@@ -90,7 +100,7 @@ impl<'v> Bounds<'v> {
         if high.value > most {
             return self.is_reachable(context).then_some(high);
         }
-        if !is_signed || self.values.range(poly).0 >= -most - 1 {
+        if self.values.range(poly).0 >= taken_as.least() {
             return None;
         }
         self.enough = most + 1;
@@ -327,10 +337,11 @@ impl<'v> Bounds<'v> {
         for Incoming { value, context: from, .. } in incoming {
             let value = factor.times(&value).and_then(|product| product.plus(&rest, 1));
             let both = self.values.both(context, from);
-            if !self.is_reachable(both) {
+            let is_open = self.values.is_open(from);
+            if !self.is_reachable(both) || is_open && self.is_certain {
                 continue;
             }
-            bounds.extend(value.map(|value| self.upper(&value, both)));
+            bounds.extend(value.map(|value| self.upper(&value, both).doubted(is_open)));
         }
         self.splits -= 1;
         greatest_of(bounds)
@@ -343,7 +354,8 @@ impl<'v> Bounds<'v> {
             | Kind::Remainder(..)
             | Kind::Least(..)
             | Kind::Greatest(..)
-            | Kind::UpTo(_) => context,
+            | Kind::And(..)
+            | Kind::UpTo(..) => context,
             _ => 0,
         };
         let key = (atom, is_upper, context, self.is_certain);
@@ -421,16 +433,22 @@ impl<'v> Bounds<'v> {
                 let [one, two] = [one, two].map(|it| self.bound(&it, is_upper, context));
                 if one.value >= two.value { one } else { two }
             }
-            Kind::UpTo(_) | Kind::Either(..) | Kind::Opaque(..)
+            Kind::UpTo(..)
+            | Kind::Either(..)
+            | Kind::Xor(..)
+            | Kind::And(..)
+            | Kind::Opaque(..)
                 if self.is_certain && !(is_upper && matches!(kind, Kind::Either(..))) =>
             {
                 self.unbounded(atom, is_upper, Reason::Instruction)
             }
-            Kind::UpTo(_) | Kind::Either(..) if !is_upper => Bound::constant(0),
-            Kind::UpTo(most) => {
+            Kind::UpTo(..) | Kind::Either(..) | Kind::Xor(..) | Kind::And(..) if !is_upper => {
+                Bound::constant(0)
+            }
+            Kind::UpTo(_, most) | Kind::And(_, most) => {
                 Bound { doubt: Some(Reason::Instruction), ..self.upper(&most, context) }
             }
-            Kind::Either(one, two) => {
+            Kind::Either(one, two) | Kind::Xor(one, two) => {
                 let [one, two] = [one, two].map(|it| self.upper(&it, context));
                 let sum = one.formula.plus(&two.formula, 1);
                 let (all, doubt) = (one.value.saturating_add(two.value), Some(Reason::Instruction));
@@ -464,10 +482,18 @@ impl<'v> Bounds<'v> {
     }
 
     fn size(&self, atom: u32, size: Size) -> (i128, i128) {
-        match self.sizes.get(size) {
-            Some(value) => (value, value),
-            None => (self.values.get(atom).low, self.values.get(atom).high),
+        let (low, high) = (self.values.get(atom).low, self.values.get(atom).high);
+        match (self.sizes.get(size), size) {
+            (Some(value), _) => (value, value),
+            (None, Size::Grid(1 | 2)) if !self.is_extended => (low, MOST_LEGAL),
+            (None, _) => (low, high),
         }
+    }
+
+    /// The size, or the largest one if it is not given.
+    pub(super) fn largest(&self, size: Size) -> i128 {
+        let own = self.values.known(&Kind::Size(size, 4)).map(|atom| self.size(atom, size).1);
+        own.or(self.sizes.get(size)).unwrap_or_else(|| self.values.range_of(&Kind::Size(size, 4)).1)
     }
 }
 
@@ -485,6 +511,8 @@ fn worse(one: Option<Reason>, other: Option<Reason>) -> Option<Reason> {
     one.filter(is_worse).or(other.filter(is_worse)).or(one).or(other)
 }
 
+/// The blocks along y and z that a driver takes.
+const MOST_LEGAL: i128 = 65_535;
 const MOST_DEPTH: usize = 40;
 const MOST_ROUNDS: usize = 64;
 /// The deepest nesting of quotients that is followed.

@@ -7,6 +7,8 @@ pub(super) enum Condition {
     Not(usize),
     Both(usize, usize),
     AnyOf(usize, usize),
+    /// Not known. Also for a floating-point number, which is no value of its own here.
+    Unknown,
 }
 
 /// `left < right`, or another comparison of two nodes.
@@ -14,6 +16,7 @@ pub(super) enum Condition {
 pub(super) struct Compare {
     pub(super) order: Order,
     pub(super) is_signed: bool,
+    pub(super) bits: u32,
     pub(super) left: usize,
     pub(super) right: usize,
 }

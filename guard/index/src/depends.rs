@@ -33,8 +33,10 @@ impl EntryIndex {
                     | Kind::Remainder(one, two)
                     | Kind::Least(one, two)
                     | Kind::Greatest(one, two)
-                    | Kind::Either(one, two) => open.polys.extend([one, two]),
-                    Kind::UpTo(one) => open.polys.push(one),
+                    | Kind::Either(one, two)
+                    | Kind::Xor(one, two)
+                    | Kind::And(one, two) => open.polys.extend([one, two]),
+                    Kind::UpTo(_, one) => open.polys.push(one),
                     Kind::Join(number) => {
                         let join = self.values.joins.get(*number);
                         for incoming in join.iter().flat_map(|join| &join.incoming) {

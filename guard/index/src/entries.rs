@@ -55,9 +55,14 @@ pub fn index_entry(ptx: &[u8], name: &str) -> Result<Option<EntryIndex>, PtxErro
     entry.map(|entry| analyze(ptx, entry, &files(ptx))).transpose()
 }
 
-/// The places of the entries in a text. With them, an entry is analysed without reading the others again.
+/// The places of the entries in a text. With them, an entry is analysed without the others. Nothing of the functions that
+/// it calls is needed, since calls are not followed.
 #[derive(Clone, Debug, Default)]
-pub struct EntryPlaces(HashMap<String, Range<usize>>);
+pub struct EntryPlaces {
+    /// The bytes of each entry, and the lines before them.
+    entries: HashMap<String, (Range<usize>, u64)>,
+    files: HashMap<u64, String>,
+}
 
 impl EntryPlaces {
     /// Finds the entries of `ptx`.
@@ -66,25 +71,37 @@ impl EntryPlaces {
     ///
     /// [`PtxError`] if the text is not PTX.
     pub fn read(ptx: &[u8]) -> Result<Self, PtxError> {
-        let place = |entry: Entry<'_>| (lossy(entry.name.text), entry.range);
-        Ok(Self(entries(ptx)?.into_iter().map(place).collect()))
+        let (mut lines, mut counted) = (0, 0);
+        let mut place = |Entry { name, range, .. }: Entry<'_>| {
+            let between = ptx.get(counted..range.start).unwrap_or_default();
+            lines += between.iter().map(|byte| u64::from(*byte == b'\n')).sum::<u64>();
+            counted = range.start;
+            (lossy(name.text), (range, lines))
+        };
+        let entries = entries(ptx)?.into_iter().map(&mut place).collect();
+        Ok(Self { entries, files: files(ptx) })
     }
 
-    /// The indices of the entry `name` of `ptx`, the text that [`Self`] was made from. Positions count from the start
-    /// of the entry, and source lines are missing. `None` if there is no such entry.
+    /// The indices of the entry `name` of `ptx`, the text that [`Self`] was made from. `None` if there is no such entry.
     ///
     /// # Errors
     ///
     /// As [`index`].
     pub fn index(&self, ptx: &[u8], name: &str) -> Result<Option<EntryIndex>, PtxError> {
-        let Some(entry) = self.0.get(name).and_then(|place| ptx.get(place.clone())) else {
-            return Ok(None);
-        };
+        let Some((range, lines)) = self.entries.get(name) else { return Ok(None) };
+        let Some(own) = ptx.get(range.clone()) else { return Ok(None) };
         // No index depends on the text's target.
-        let text = [b".version 8.0\n.target sm_80\n", entry].concat();
-        Ok(index(&text)?.pop())
+        let text = [HEADER, own].concat();
+        let Some(entry) = entries(&text)?.pop() else { return Ok(None) };
+        let mut entry = analyze(&text, &entry, &self.files)?;
+        entry.move_lines(HEADER_LINES, *lines);
+        Ok(Some(entry))
     }
 }
+
+/// Makes an entry a text.
+const HEADER: &[u8] = b".version 8.0\n.target sm_80\n";
+const HEADER_LINES: u64 = 2;
 
 fn analyze(
     text: &[u8],

@@ -5,31 +5,35 @@ use super::condition::{Compare, Condition, Order};
 use super::poly::Poly;
 use super::sizes::Sizes;
 use super::trace::Trace;
-use super::values::{Context, Kind, Values};
+use super::values::{Context, Kind, LANE, Origin, Values};
+use super::witness::Test;
 
 impl Trace<'_, '_> {
     /// A context below `parent` in which the condition of `node` is `truth`.
     pub(super) fn assume(&mut self, parent: u32, node: usize, truth: bool) -> u32 {
         let (mut facts, mut unequal) = (Vec::new(), Vec::new());
         let mut open = vec![(node, truth)];
+        let mut unfollowed = Vec::new();
         for _ in 0..MOST_CONDITIONS {
             let Some((node, truth)) = open.pop() else { break };
+            let before = facts.len() + unequal.len();
             match (self.nodes[node].condition, truth) {
                 (Some(Condition::Compare(compare)), _) => {
                     self.compared(parent, compare, truth, &mut facts, &mut unequal);
+                    unfollowed
+                        .extend((facts.len() + unequal.len() == before).then_some((node, truth)));
                 }
                 (Some(Condition::Not(inner)), _) => open.push((inner, !truth)),
                 (Some(Condition::Both(one, two)), true)
                 | (Some(Condition::AnyOf(one, two)), false) => {
                     open.extend([(two, truth), (one, truth)]);
                 }
-                _ => {}
+                _ => unfollowed.push((node, truth)),
             }
         }
-        if facts.is_empty() && unequal.is_empty() {
-            return parent;
-        }
-        self.values.context(Context { parent: Some(parent), facts, unequal })
+        unfollowed.extend(open);
+        let parent = Some(parent);
+        self.values.context(Context { parent, facts, unequal, unfollowed, ..Context::default() })
     }
 
     fn compared(
@@ -103,7 +107,71 @@ impl Trace<'_, '_> {
     }
 }
 
+impl Trace<'_, '_> {
+    /// Finds what values depend on through loops and memory, and the places that control may never come to: data may be
+    /// anything, but a condition of the launch that is not followed may never hold.
+    pub(super) fn close(&mut self) {
+        for pass in 0.. {
+            let mut has_changed = false;
+            for node in 0..self.nodes.len() {
+                let own = &self.nodes[node];
+                let inputs = own.inputs.iter().map(|input| self.nodes[input.node].origin);
+                let origin = inputs.max().unwrap_or_default().max(own.origin);
+                let origin = if pass < MOST_PASSES { origin } else { Origin::Grid };
+                if core::mem::replace(&mut self.nodes[node].origin, origin) < origin {
+                    has_changed = true;
+                    if let Some(atom) = self.nodes[node].value.as_atom() {
+                        self.values.depend(atom, origin);
+                    }
+                }
+            }
+            if !has_changed {
+                break;
+            }
+        }
+        for id in 0..self.values.contexts.len() {
+            let Context { parent, facts, unfollowed, .. } = &self.values.contexts[id];
+            let is_open = parent.is_some_and(|parent| self.values.is_open(parent))
+                || unfollowed.iter().any(|(node, _)| self.nodes[*node].origin > Origin::Data)
+                || !facts.iter().all(|fact| self.values.is_followed(fact));
+            let tests =
+                unfollowed.iter().map(|(node, truth)| (self.test(*node, 0), *truth)).collect();
+            (self.values.contexts[id].is_open, self.values.contexts[id].tests) = (is_open, tests);
+        }
+    }
+
+    pub(super) fn test(&self, node: usize, depth: usize) -> Test {
+        let of = |node| Box::new(self.test(node, depth + 1));
+        match self.nodes[node].condition.filter(|_| depth < MOST_TESTS) {
+            Some(Condition::Compare(Compare { order, is_signed, bits, left, right })) => {
+                let [left, right] = [left, right].map(|node| self.nodes[node].value.clone());
+                Test::Compare { order, bits: (!is_signed).then_some(bits), left, right }
+            }
+            Some(Condition::Not(one)) => Test::Not(of(one)),
+            Some(Condition::Both(one, two)) => Test::Both(of(one), of(two)),
+            Some(Condition::AnyOf(one, two)) => Test::AnyOf(of(one), of(two)),
+            _ => Test::Unknown(self.nodes[node].origin == Origin::Data),
+        }
+    }
+}
+
 impl Values {
+    fn depend(&mut self, atom: u32, origin: Origin) {
+        if let Some(atom) = usize::try_from(atom).ok().and_then(|id| self.atoms.get_mut(id)) {
+            atom.origin = origin;
+        }
+    }
+
+    /// Whether `poly` has no values of the launch that are not followed.
+    fn is_followed(&self, poly: &Poly) -> bool {
+        poly.atoms().map(|atom| self.get(atom)).all(|atom| {
+            let is_lane = matches!(atom.kind, Kind::UpTo(LANE, _));
+            !matches!(atom.kind, Kind::UpTo(..) | Kind::Opaque(..))
+                || is_lane
+                || atom.origin == Origin::Data
+        })
+    }
+
     /// The values that are known not to be zero at `context` itself, the nearest first. Parents are not included.
     pub(super) fn unequal(&self, context: u32) -> &[Poly] {
         let context = usize::try_from(context).ok().and_then(|id| self.contexts.get(id));
@@ -112,5 +180,9 @@ impl Values {
 }
 
 const MOST_CONDITIONS: usize = 64;
+/// Conditions that are nested more deeply are not followed.
+const MOST_TESTS: usize = 6;
+/// After more passes, every value may depend on the grid.
+const MOST_PASSES: usize = 16;
 /// No launch has numbers as large as this. Compilers mask off higher bits if a shift drops them.
 const MOST_ITEMS: i128 = 1 << 61;

@@ -3,8 +3,9 @@
 use super::bound::{Bound, Bounds};
 use super::poly::Poly;
 use super::sizes::{Size, Sizes};
-use super::values::{Kind, Values};
+use super::values::{Kind, MOST_BLOCKS, Values};
 use super::verdict::{Check, EntryIndex, all_sizes};
+use super::witness::Witness;
 
 /// A sum of products of grid and block sizes, with the limit beyond which an index wraps.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -68,6 +69,7 @@ impl EntryIndex {
         for value in [None, Some(0), Some(LARGE)] {
             let sizes = assumed(value, values);
             let mut bounds = Bounds::new(values, &sizes);
+            bounds.is_extended = true;
             let mut limit = |number: usize| checks[number].limit(&mut bounds, &known, &mut done);
             match value {
                 None => found.extend((0..checks.len()).filter_map(|one| Some((one, limit(one)?)))),
@@ -97,12 +99,10 @@ struct Work {
 impl Check {
     /// The limit on grid and block, if a value exceeds its type and depends only on these sizes.
     fn limit(&self, bounds: &mut Bounds<'_>, known: &Sizes, work: &mut Work) -> Option<SizeLimit> {
-        let bound = if self.is_index { work.exceeding(self, bounds)? } else { None }?;
-        SizeLimit::of(&bound, self.most(), bounds, known)
-    }
-
-    fn most(&self) -> i128 {
-        i128::from(if self.signed.0 { u32::MAX >> 1 } else { u32::MAX })
+        let is_certain = self.is_index && !self.is_doubt && !bounds.values.is_open(self.context);
+        let bound = if is_certain { work.exceeding(self, bounds)? } else { None }?;
+        (work.witness(self, bounds) != Witness::Missing).then_some(())?;
+        SizeLimit::of(&bound, self.taken_as.most(), bounds, known)
     }
 
     /// Checks in several launches that the value wraps exactly from the first grid that exceeds `limit`. The formula of
@@ -135,8 +135,12 @@ impl Check {
                         sizes.0.insert(Size::Grid(one), size);
                         sizes.0.insert(Size::Block(one), threads);
                     }
-                    let found = work.exceeding(self, &mut Bounds::new(values, &sizes));
-                    found.is_some_and(|found| found.is_some() == exceeds(blocks))
+                    let mut bounds = Bounds::new(values, &sizes);
+                    let found = work.exceeding(self, &mut bounds);
+                    found.is_some_and(|found| {
+                        (found.is_some() && work.witness(self, &mut bounds) != Witness::Missing)
+                            == exceeds(blocks)
+                    })
                 })
             })
         })
@@ -144,6 +148,13 @@ impl Check {
 }
 
 impl Work {
+    fn witness(&mut self, check: &Check, bounds: &mut Bounds<'_>) -> Witness {
+        let before = bounds.steps;
+        let witness = check.witness(bounds);
+        self.left = self.left.saturating_sub(bounds.steps - before);
+        witness
+    }
+
     /// The bound that exceeds the type of `check`. `None` if that is not known.
     fn exceeding(&mut self, check: &Check, bounds: &mut Bounds<'_>) -> Option<Option<Bound>> {
         if self.left == 0 {
@@ -245,4 +256,3 @@ const MOST_WORK: usize = 40_000;
 const LARGE: i64 = 1 << 30;
 /// The threads of a block, and the blocks along the other axes, with which a limit is tried.
 const TRIED: [(i128, i128); 3] = [(32, 1), (128, 7), (1024, 1)];
-const MOST_BLOCKS: i128 = (1 << 31) - 1;

@@ -94,10 +94,8 @@ fn operand<'a>(code: &Code<'a>, begin: usize, end: usize) -> Operand<'a> {
         words.map(|at| code.ids[at]).collect::<Vec<_>>()
     };
     match tokens {
-        [one] if one.kind == TokenKind::Word => match is_special(one.text) {
-            true => Operand::Special(one.text, b""),
-            false => Operand::Register(code.ids[begin]),
-        },
+        [one] if matches!(one.text, b"%laneid" | b"WARP_SZ") => Operand::Special(one.text, b""),
+        [one] if one.kind == TokenKind::Word => Operand::Register(code.ids[begin]),
         [one] if one.kind == TokenKind::Number => constant(one.text, 1),
         [sign, one] if sign.is(b'-') && one.kind == TokenKind::Number => constant(one.text, -1),
         [one, selector] if one.kind == TokenKind::Word && selector.kind == TokenKind::Dotted => {
@@ -106,7 +104,7 @@ fn operand<'a>(code: &Code<'a>, begin: usize, end: usize) -> Operand<'a> {
         [open, .., close] if open.is(b'[') && close.is(b']') => {
             Operand::Address(names(), offset(tokens))
         }
-        [open, ..] if open.is(b'{') => Operand::Several(names()),
+        [open, ..] if open.is(b'{') || open.is(b'(') => Operand::Several(names()),
         [_, bar, _] if bar.is(b'|') => Operand::Several(names()),
         _ => Operand::Other,
     }
@@ -129,8 +127,4 @@ fn constant<'a>(text: &[u8], sign: i128) -> Operand<'a> {
         Some(value) => Operand::Constant(sign * i128::from(value)),
         None => Operand::Other,
     }
-}
-
-fn is_special(name: &[u8]) -> bool {
-    matches!(name, b"%laneid" | b"%warpid" | b"%smid" | b"WARP_SZ")
 }

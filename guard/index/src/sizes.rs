@@ -19,8 +19,8 @@ pub enum Size {
     },
 }
 
-/// The known sizes of a launch. Unknown sizes may have any legal value, and unknown parameters any value that is not
-/// negative.
+/// The known sizes of a launch. Unknown sizes may have any value that a driver takes: at most 65,535 blocks along y and z.
+/// Unknown parameters are not negative, and so small that what is computed from parameters alone fits.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Sizes(pub(super) BTreeMap<Size, i128>);
 

@@ -1,11 +1,13 @@
 //! What each instruction computes.
 
-use super::arithmetic::is_mixed;
+use super::arithmetic::{Mixing, mixing};
+use super::condition::Condition;
+use super::opcodes::Effect;
 use super::operand::{Operand, Type};
 use super::poly::Poly;
 use super::sizes::{Reason, Size};
-use super::trace::{Input, Signed, Source, Trace, Use, index, writes};
-use super::values::Kind;
+use super::trace::{Input, Source, Taken, Trace, Use, index, targets};
+use super::values::{Kind, LANE, Origin};
 
 impl<'a> Trace<'_, 'a> {
     /// Follows the instruction at `self.at`.
@@ -18,73 +20,140 @@ impl<'a> Trace<'_, 'a> {
             .map(|token| token.text)
             .collect();
         let operands = self.operands();
-        let kind = modifiers.last().and_then(|modifier| Type::of(modifier));
+        let (effect, kind, of_result) = self.effect(&instruction);
         self.use_addresses(opcode, &modifiers, &operands);
-        if opcode == b"call" {
+        if effect == Effect::Call {
             self.called(&operands);
         }
-        if !writes(opcode) {
-            return;
+        let targets = targets(effect, &operands).to_vec();
+        let sources = operands.get(usize::from(!targets.is_empty())..).unwrap_or_default();
+        let is_done = matches!(effect, Effect::Function | Effect::Arithmetic | Effect::Load)
+            && kind.is_some_and(|kind| self.follow(opcode, &modifiers, kind, &targets, sources));
+        if !is_done && (effect != Effect::Control) {
+            self.unfollowed(effect, &modifiers, (kind, of_result), &targets, &operands);
         }
-        let Some((target, sources)) = operands.split_first() else { return };
-        let is_integer = kind.is_some_and(|kind| kind.is_integer);
-        let done = match (target, kind) {
-            (Operand::Register(target), _) if is_condition(opcode, &modifiers) => {
+    }
+
+    /// Whether the result of an instruction is known exactly. Its targets are written then.
+    fn follow(
+        &mut self,
+        opcode: &'a [u8],
+        modifiers: &[&'a [u8]],
+        kind: Type,
+        targets: &[u32],
+        sources: &[Operand<'a>],
+    ) -> bool {
+        match (targets, opcode) {
+            ([target], _) if is_condition(opcode, modifiers) => {
                 self.condition(opcode, *target, sources)
             }
-            (Operand::Several(targets), Some(kind)) if opcode == b"setp" => {
-                targets.iter().for_each(|target| self.forget(*target));
-                let target = targets.first().copied();
-                target.is_some_and(|target| self.compare(&modifiers, kind, target, sources))
+            ([target], b"setp") => self.compare(modifiers, kind, *target, sources),
+            ([target, ..], b"shfl") if kind.is_integer => {
+                self.exchange(*target, &targets[1..], sources)
             }
-            (_, Some(_)) if opcode == b"shfl" && is_integer => self.exchange(target, sources),
-            (Operand::Several(targets), Some(kind)) if opcode == b"mov" && is_integer => {
-                self.unpack(targets, kind, sources)
-            }
-            (Operand::Register(target), Some(kind)) if opcode == b"setp" => {
-                self.compare(&modifiers, kind, *target, sources)
-            }
-            (Operand::Register(target), Some(kind)) if is_integer => {
-                let (value, inputs) = match self.result(opcode, &modifiers, kind, sources) {
-                    Some(Computed::Node(node)) => {
-                        self.write(*target, node);
-                        return;
-                    }
-                    Some(Computed::Value(value, inputs)) => (value, inputs),
-                    None => (None, Vec::new()),
+            ([low, high], b"mov") if kind.is_integer => self.unpack([*low, *high], kind, sources),
+            ([target], _) if kind.is_integer => {
+                let node = match self.result(opcode, modifiers, kind, sources) {
+                    Some(Computed::Node(node)) => node,
+                    Some(Computed::Value(Some(value), inputs)) => self.push(value, inputs),
+                    _ => return false,
                 };
-                let value = value.unwrap_or_else(|| self.unknown(opcode, &modifiers, kind));
-                let node = self.push(value, inputs);
                 self.write(*target, node);
                 true
             }
             _ => false,
-        };
-        if !done {
-            for target in target.written().to_vec() {
-                match kind.filter(|kind| kind.is_integer) {
-                    Some(kind) => {
-                        let value = self.unknown(opcode, &modifiers, kind);
-                        let node = self.push(value, Vec::new());
-                        self.write(target, node);
-                    }
-                    None => self.forget(target),
-                }
-            }
         }
     }
 
-    fn unknown(&mut self, opcode: &[u8], modifiers: &[&[u8]], kind: Type) -> Poly {
-        let why = match opcode {
-            b"ld" | b"ldu" | b"atom" if !modifiers.contains(&&b".param"[..]) => Reason::Loaded,
-            b"ld" => Reason::Call,
-            _ => Reason::Instruction,
+    /// Writes results that are not known exactly: functions of the operands, values from memory, or anything.
+    fn unfollowed(
+        &mut self,
+        effect: Effect,
+        modifiers: &[&[u8]],
+        (kind, of_result): (Option<Type>, Option<Type>),
+        targets: &[u32],
+        operands: &[Operand<'a>],
+    ) {
+        let is_address = |operand: &&Operand<'_>| matches!(operand, Operand::Address(..));
+        let has_address = operands.iter().any(|operand| is_address(&operand));
+        // A target in braces or before a bar was counted as one operand.
+        let values = operands.iter().skip(usize::from(!targets.is_empty()));
+        let signed_word = Type { is_signed: true, ..WORD };
+        let taken = kind
+            .filter(|kind| kind.is_integer)
+            .map_or(signed_word, |kind| Type { is_signed: true, ..kind });
+        let mut inputs = Vec::new();
+        let mut is_long = false;
+        for operand in values.filter(|operand| effect == Effect::Unknown || !is_address(operand)) {
+            let nodes: Vec<Source> = match operand {
+                Operand::Several(names) | Operand::Address(names, _) => {
+                    names.iter().map(|name| self.read(*name)).collect()
+                }
+                _ => self.source(operand).into_iter().collect(),
+            };
+            for node in nodes {
+                is_long |= self.nodes[node].value.len() > MOST_SUM;
+                let own = if matches!(operand, Operand::Several(_)) { signed_word } else { taken };
+                inputs.push(self.taken(node, own, true));
+            }
+        }
+        let hubs = self.memory_of(modifiers);
+        let is_parameter = modifiers.iter().any(|name| name.starts_with(b".param"));
+        let (doubt, why) = match effect {
+            Effect::Load if is_parameter => (None, Reason::Call),
+            Effect::Load => (None, Reason::Loaded),
+            Effect::Arithmetic if is_long => (Some(Reason::TooComplex), Reason::TooComplex),
+            Effect::Arithmetic | Effect::Unknown => {
+                (Some(Reason::Instruction), Reason::Instruction)
+            }
+            _ => (None, Reason::Instruction),
         };
-        let (low, high) = match opcode {
-            b"popc" | b"clz" | b"bfind" => (-1, 64),
-            _ => kind.range(),
-        };
-        self.values.opaque(why, low, high)
+        let is_written = matches!(effect, Effect::Store | Effect::Load)
+            || effect == Effect::Unknown && has_address;
+        if is_written && has_address && !inputs.is_empty() {
+            let node = self.push(Poly::default(), core::mem::take(&mut inputs));
+            self.nodes[node].doubt = doubt;
+            let context = Some(self.context);
+            hubs.iter().for_each(|hub| {
+                self.nodes[*hub].inputs.push(Input { node, context, ..Input::doubt(node) });
+            });
+            inputs = vec![Input::doubt(node)];
+        }
+        if effect == Effect::Load {
+            inputs =
+                hubs.iter().map(|hub| Input { context: Some(0), ..Input::doubt(*hub) }).collect();
+        }
+        self.values.unfollowed =
+            inputs.iter().map(|input| self.nodes[input.node].origin).max().unwrap_or_default();
+        if effect == Effect::Load {
+            self.values.unfollowed = Origin::Data;
+        }
+        let integer = of_result
+            .filter(|kind| kind.is_integer || targets.len() > 1 || effect == Effect::Unknown);
+        for target in targets {
+            let node = match integer {
+                Some(kind) => {
+                    let (low, high) = Type { is_integer: true, ..kind }.range();
+                    let value = self.values.opaque(why, low, high);
+                    self.push(value, inputs.clone())
+                }
+                None => self.predicate(Condition::Unknown, inputs.clone()),
+            };
+            self.nodes[node].doubt = doubt;
+            self.nodes[node].origin = self.values.unfollowed;
+            self.write(*target, node);
+        }
+    }
+
+    /// The nodes of the memory that an instruction may access and that may be written meanwhile.
+    fn memory_of(&self, modifiers: &[&[u8]]) -> Vec<usize> {
+        let is_in = |space: &[u8]| modifiers.iter().any(|name| name.starts_with(space));
+        let own = SPACES.iter().position(|space| is_in(space));
+        match own {
+            _ if is_in(b".const") || is_in(b".param") || is_in(b".nc") => Vec::new(),
+            Some(place) => vec![self.memory[place]],
+            None => self.memory.to_vec(),
+        }
     }
 
     /// Notes the addresses and predicates that the instruction uses.
@@ -101,12 +170,17 @@ impl<'a> Trace<'_, 'a> {
             .flatten()
             .copied()
             .collect();
-        let is_branch = matches!(opcode, b"bra" | b"ret" | b"exit");
+        let is_branch = matches!(opcode, b"bra" | b"brx" | b"ret" | b"exit" | b"trap");
         if let Some(guard) = guard
             && (is_branch || !addresses.is_empty())
-            && let Some(node) = self.node_of(guard.register)
         {
-            let context = self.context;
+            let (node, context) = (self.read(guard.register), self.context);
+            self.uses.push(Use { node, context, is_address: false });
+        }
+        if let (b"brx", Some(Operand::Register(register))) = (opcode, operands.first()) {
+            let node = self.read(*register);
+            let input = self.taken(node, WORD, true);
+            let (node, context) = (self.push(Poly::default(), vec![input]), self.context);
             self.uses.push(Use { node, context, is_address: false });
         }
         let context = match guard {
@@ -117,7 +191,7 @@ impl<'a> Trace<'_, 'a> {
         for (place, register) in addresses.into_iter().enumerate() {
             let mut node = self.read(register);
             if are_coordinates && place > 0 {
-                let input = self.taken(node, true);
+                let input = self.taken(node, Type { is_signed: true, ..WORD }, false);
                 node = self.push(self.nodes[node].value.clone(), vec![input]);
             }
             self.uses.push(Use { node, context, is_address: true });
@@ -154,43 +228,42 @@ impl<'a> Trace<'_, 'a> {
             (b"%ctaid", Some(axis)) => Kind::BlockIndex(axis),
             (b"%ntid", Some(axis)) => Kind::Size(Size::Block(axis), 4),
             (b"%nctaid", Some(axis)) => Kind::Size(Size::Grid(axis), 4),
-            (b"%laneid", _) => Kind::UpTo(Poly::constant(31)),
+            (b"%laneid", _) => Kind::UpTo(LANE, Poly::constant(31)),
             (b"WARP_SZ", _) => return Poly::constant(32),
-            _ => return self.values.opaque(Reason::Instruction, 0, i128::from(u32::MAX)),
+            _ => Kind::Opaque(self.values.atoms.len(), Reason::Instruction),
         };
-        self.values.poly(kind)
+        self.values.unfollowed = Origin::Launch;
+        match kind {
+            Kind::Opaque(_, why) => self.values.opaque(why, 0, i128::from(u32::MAX)),
+            kind => self.values.poly(kind),
+        }
     }
 
-    /// An input whose 32 bits the instruction takes as a number.
-    pub(super) fn taken(&mut self, node: Source, is_signed: bool) -> Input {
+    /// An input that the instruction takes as a number of this type.
+    pub(super) fn taken(&mut self, node: Source, kind: Type, is_doubt: bool) -> Input {
         let value = &self.nodes[node].value;
-        if is_signed
+        if kind.bits > 32 || self.nodes[node].condition.is_some() {
+            return Input { is_doubt, ..Input::of(node) };
+        }
+        if !is_doubt
+            && kind.is_signed
             && let Some(atom) = value.as_atom()
             && let Kind::Size(Size::Parameter { .. }, 4) = self.values.get(atom).kind
         {
             self.values.take_as_signed(atom);
         }
-        let most = i128::from(if is_signed { u32::MAX >> 1 } else { u32::MAX });
+        let own = Taken { bits: kind.bits, is_signed: kind.is_signed };
         let (low, high) = self.values.range(value);
-        let fits = high <= most && (!is_signed || low >= -most - 1);
-        let taken_as = (!fits && !self.values.is_plain(value)).then_some(Signed(is_signed));
-        Input { node, context: None, taken_as }
-    }
-
-    pub(super) fn input(node: Source) -> Input {
-        Input { node, context: None, taken_as: None }
+        // Bits that no arithmetic made cannot have wrapped.
+        let is_plain = self.values.is_plain(value, kind.bits);
+        let fits = high <= own.most() && low >= own.least();
+        let taken_as = (!fits && !is_plain).then_some(own);
+        let is_doubt = is_doubt || kind.bits < 32 || mixing(value) > Mixing::None;
+        Input { node, context: None, taken_as, is_doubt }
     }
 
     pub(super) fn inputs(&mut self, nodes: &[Source], kind: Type) -> Vec<Input> {
-        let is_number = kind.bits == 32;
-        nodes
-            .iter()
-            .map(
-                |node| {
-                    if is_number { self.taken(*node, kind.is_signed) } else { Self::input(*node) }
-                },
-            )
-            .collect()
+        nodes.iter().map(|node| self.taken(*node, kind, false)).collect()
     }
 
     /// The result of an instruction with one integer target, if it is known.
@@ -207,9 +280,6 @@ impl<'a> Trace<'_, 'a> {
             let bytes = u64::from(kind.bits / 8);
             return Some(Computed::Value(self.parameter(names, *offset, bytes), Vec::new()));
         }
-        if !KNOWN.contains(&opcode) || has(b".cc") || has(b".sat") {
-            return None;
-        }
         if let (b"mov", [Operand::Several(parts)]) = (opcode, operands) {
             return self.pack(parts);
         }
@@ -224,9 +294,13 @@ impl<'a> Trace<'_, 'a> {
                 None => return None,
             }
         }
+        if nodes.iter().any(|node| self.nodes[*node].condition.is_some()) {
+            return None;
+        }
         let values: Vec<Poly> = nodes.iter().map(|node| self.nodes[*node].value.clone()).collect();
-        let inputs: Vec<Input> = nodes.iter().map(|node| Self::input(*node)).collect();
+        let inputs: Vec<Input> = nodes.iter().map(|node| Input::of(*node)).collect();
         let numbers = |trace: &mut Self| trace.inputs(&nodes, kind);
+        let is_hash = |trace: &Self, value: &Poly| trace.is_hash(value, kind);
         let one = Poly::constant(1);
         let (value, inputs) = match (opcode, &values[..]) {
             (b"mov" | b"cvta", [value]) => (Some(value.clone()), inputs),
@@ -235,18 +309,22 @@ impl<'a> Trace<'_, 'a> {
             (b"sub", [a, b]) => (a.plus(b, -1), inputs),
             (b"neg", [a]) => (a.scaled(-1), inputs),
             (b"not", [a]) => (a.scaled(-1).and_then(|a| a.plus(&one, -1)), inputs),
-            (b"abs", [a]) if self.values.range(a).0 >= 0 => (Some(a.clone()), inputs),
+            (b"abs", [a]) if self.values.range(a).0 >= 0 => {
+                (Some(a.clone()), vec![self.taken(nodes[0], kind, true)])
+            }
             (b"mul" | b"mad", [a, b, ..]) => {
-                if has(b".hi") {
+                if has(b".hi") && values.iter().any(|value| is_hash(self, value)) {
+                    return self.hashed(kind, None, inputs);
+                } else if has(b".hi") {
                     let value = self.high_part(a, b, kind);
                     let value =
                         values.get(2).map_or(value.clone(), |c| value.and_then(|it| it.plus(c, 1)));
                     (value, numbers(self))
                 } else {
                     let mut inputs = inputs;
-                    if has(b".wide") && kind.bits == 32 {
+                    if has(b".wide") {
                         for place in 0..2 {
-                            inputs[place] = self.taken(nodes[place], kind.is_signed);
+                            inputs[place] = self.taken(nodes[place], kind, false);
                         }
                     }
                     let product = Self::product(a, b, kind, false);
@@ -257,8 +335,17 @@ impl<'a> Trace<'_, 'a> {
                     (value, inputs)
                 }
             }
-            (b"shl", [a, b]) => match b.as_constant() {
-                Some(by @ 0..64) => (a.scaled(1 << by), inputs),
+            (b"shl", [a, b]) => match (b.as_constant(), a.as_constant(), self.values.range(b)) {
+                (Some(by), ..) if (0..kind.bits.into()).contains(&by) => {
+                    (a.scaled(1 << by), inputs)
+                }
+                // One bit, or a mask.
+                (None, Some(a @ 0..=0xffff_ffff), (0.., by @ ..32))
+                    if a << by <= kind.range().1 =>
+                {
+                    self.values.unfollowed = self.nodes[nodes[1]].origin;
+                    (Some(self.values.up_to(Poly::constant(a << by))), numbers(self))
+                }
                 _ => (None, inputs),
             },
             (b"shr", [a, b]) => match b.as_constant() {
@@ -266,51 +353,128 @@ impl<'a> Trace<'_, 'a> {
                 Some(31) if kind.bits == 32 && self.values.range(a).0 >= 0 => {
                     (Some(Poly::constant(0)), inputs)
                 }
-                Some(by @ 0..64) if !is_mixed(a) => {
+                Some(by @ 0..64) if is_hash(self, a) => {
+                    return self.hashed(kind, Some(kind.range().1 >> by), inputs);
+                }
+                Some(by @ 0..64) => {
                     let value = self.values.quotient(a, &Poly::constant(1 << by));
                     (Some(value), numbers(self))
                 }
                 None if self.values.range(a).0 >= 0 => {
                     let value = match self.values.by_reciprocal(a, b) {
                         Some((number, divisor)) => self.values.quotient(&number, &divisor),
-                        None => self.values.poly(Kind::UpTo(a.clone())),
+                        None => {
+                            self.values.unfollowed =
+                                self.nodes[nodes[0]].origin.max(self.nodes[nodes[1]].origin);
+                            self.values.up_to(a.clone())
+                        }
                     };
                     (Some(value), numbers(self))
                 }
                 _ => (None, inputs),
             },
-            (b"div", [a, b]) if !is_mixed(a) && b.as_constant() != Some(0) => {
-                (Some(self.values.quotient(a, b)), numbers(self))
+            (b"div" | b"rem" | b"bfe", [a, ..]) if is_hash(self, a) => {
+                let most = values[1].as_constant().filter(|_| opcode == b"rem");
+                return self.hashed(kind, most.map(|most| most - 1), inputs);
             }
-            (b"rem", [a, b]) if b.as_constant() != Some(0) => match is_mixed(a) {
-                true => {
-                    let most = b.plus(&one, -1)?;
-                    (Some(self.values.poly(Kind::UpTo(most))), inputs)
-                }
-                false => (Some(self.values.remainder(a, b)), numbers(self)),
-            },
-            (b"min", [a, b]) => {
-                (Some(self.values.poly(Kind::Least(a.clone(), b.clone()))), numbers(self))
+            (b"div", [a, b]) if b.as_constant() != Some(0) => {
+                (Some(self.values.quotient(a, b)), self.divided(&nodes, kind))
             }
-            (b"max", [a, b]) => {
-                (Some(self.values.poly(Kind::Greatest(a.clone(), b.clone()))), numbers(self))
+            (b"rem", [a, b]) if b.as_constant() != Some(0) => {
+                let inputs = if kind.is_signed {
+                    self.divided(&nodes, kind)
+                } else {
+                    self.limited(&nodes, kind)
+                };
+                (Some(self.values.remainder(a, b)), inputs)
             }
-            (b"and", [a, b]) => (self.masked(a, b), inputs),
+            (b"min", [a, b]) => (
+                Some(self.values.poly(Kind::Least(a.clone(), b.clone()))),
+                self.limited(&nodes, kind),
+            ),
+            (b"max", [a, b]) => (
+                Some(self.values.poly(Kind::Greatest(a.clone(), b.clone()))),
+                self.limited(&nodes, kind),
+            ),
+            (b"and", [a, b]) => {
+                // What a mask cuts off is meant to be cut off.
+                let is_mask =
+                    values.iter().any(|value| value.as_constant().is_some_and(|mask| mask >= 0));
+                let inputs = inputs.into_iter().map(|input| Input { is_doubt: is_mask, ..input });
+                (self.masked(a, b), inputs.collect())
+            }
             (b"or", [a, b]) => (Some(self.either(a, b)), inputs),
+            (b"xor", [a, b]) if self.values.bits(a) & self.values.bits(b) == 0 => {
+                (a.plus(b, 1), inputs)
+            }
+            (b"xor", [a, b]) if self.values.range(a).0 >= 0 && self.values.range(b).0 >= 0 => {
+                let kind = Type { is_signed: true, ..kind };
+                let inputs = nodes.iter().map(|node| self.taken(*node, kind, true)).collect();
+                (Some(self.values.poly(Kind::Xor(a.clone(), b.clone()))), inputs)
+            }
+            // A field that holds the whole value.
+            (b"bfi", [a, b, from, bits]) => {
+                let (from, bits) = (from.as_constant()?, bits.as_constant()?);
+                let is_whole =
+                    (0..32).contains(&from) && (0..32).contains(&bits) && from + bits < 32;
+                let (a_range, b_range) = (self.values.range(a), self.values.range(b));
+                let is_small = is_whole && a_range.0 >= 0 && a_range.1 < 1 << bits;
+                let is_free = self.values.bits(b) & ((1 << bits) - 1) << from == 0;
+                if !(is_small && is_free && b_range.0 >= 0) {
+                    return None;
+                }
+                (a.scaled(1 << from)?.plus(b, 1), inputs)
+            }
             (b"bfe", [a, from, bits]) if !kind.is_signed => {
                 let (from, bits) = (from.as_constant()?, bits.as_constant()?);
                 ((0..64).contains(&from) && (0..64).contains(&bits)).then_some(())?;
                 let rest = self.values.quotient(a, &Poly::constant(1 << from));
-                (Some(self.values.remainder(&rest, &Poly::constant(1 << bits))), inputs)
+                let inputs = nodes.iter().map(|node| self.taken(*node, kind, true)).collect();
+                let fits =
+                    self.values.range(&rest).0 >= 0 && self.values.range(&rest).1 < 1 << bits;
+                self.values.unfollowed = self.nodes[nodes[0]].origin;
+                let value =
+                    if fits { rest } else { self.values.up_to(Poly::constant((1 << bits) - 1)) };
+                (Some(value), inputs)
             }
             _ => (None, inputs),
         };
-        if value.is_none()
-            && inputs.iter().any(|input| self.nodes[input.node].value.len() > MOST_SUM)
-        {
-            self.doubt.get_or_insert((Reason::TooComplex, self.at));
-        }
         Some(Computed::Value(value, inputs))
+    }
+
+    /// A dividend, and a divisor: if that is too large, the quotient is zero either way.
+    fn divided(&mut self, nodes: &[Source], kind: Type) -> Vec<Input> {
+        let mut inputs = self.inputs(nodes, kind);
+        inputs.iter_mut().skip(1).for_each(|input| input.is_doubt = true);
+        inputs
+    }
+
+    /// Numbers of which the result may keep nothing that wraps.
+    fn limited(&mut self, nodes: &[Source], kind: Type) -> Vec<Input> {
+        self.inputs(nodes, kind)
+            .into_iter()
+            .map(|input| Input { is_doubt: true, ..input })
+            .collect()
+    }
+
+    /// A value that was meant to wrap and is reduced by the instruction to at most `most`.
+    fn hashed(&mut self, kind: Type, most: Option<i128>, inputs: Vec<Input>) -> Option<Computed> {
+        self.values.unfollowed = inputs.iter().map(|input| self.nodes[input.node].origin).max()?;
+        let (low, high) = kind.range();
+        let value = match most {
+            Some(most @ 0..) if !kind.is_signed => self.values.up_to(Poly::constant(most)),
+            _ => self.values.opaque(Reason::Instruction, low, high),
+        };
+        let inputs = inputs.into_iter().map(|input| Input { is_doubt: true, ..input }).collect();
+        Some(Computed::Value(Some(value), inputs))
+    }
+
+    /// Whether an instruction of this type takes a number that was meant to wrap.
+    fn is_hash(&self, value: &Poly, kind: Type) -> bool {
+        let ((low, high), (least, most)) =
+            (self.values.range(value), Type { is_signed: false, ..kind }.range());
+        (low < least || high > most)
+            && mixing(value) >= if kind.bits > 32 { Mixing::Wide } else { Mixing::Hash }
     }
 
     fn convert(&mut self, modifiers: &[&[u8]], node: Source, value: &Poly) -> Option<Computed> {
@@ -319,18 +483,23 @@ impl<'a> Trace<'_, 'a> {
         if !from.is_integer || !to.is_integer || modifiers.contains(&&b".sat"[..]) {
             return None;
         }
-        if to.bits > from.bits && from.bits == 32 {
-            let input = self.taken(node, from.is_signed);
+        if to.bits > from.bits {
+            let input = self.taken(node, from, false);
             return Some(Computed::Value(Some(value.clone()), vec![input]));
         }
         let (low, high) = self.values.range(value);
         let (least, most) = to.range();
         if to.bits < from.bits && to.bits < 32 && (low < least || high > most) {
-            // The upper bits are cut off on purpose.
-            let most = (!to.is_signed).then(|| self.values.poly(Kind::UpTo(Poly::constant(most))));
-            return Some(Computed::Value(most, vec![Self::input(node)]));
+            // The upper bits may be cut off on purpose.
+            self.values.unfollowed = self.nodes[node].origin;
+            let value = match to.is_signed {
+                true => self.values.opaque(Reason::Instruction, least, most),
+                false => self.values.up_to(Poly::constant(most)),
+            };
+            let input = self.taken(node, to, true);
+            return Some(Computed::Value(Some(value), vec![input]));
         }
-        Some(Computed::Value(Some(value.clone()), vec![Self::input(node)]))
+        Some(Computed::Value(Some(value.clone()), vec![Input::of(node)]))
     }
 
     fn select(&mut self, nodes: [Source; 2], predicate: u32) -> usize {
@@ -338,10 +507,8 @@ impl<'a> Trace<'_, 'a> {
             return nodes[0];
         }
         let context = self.context;
-        let contexts = match self.node_of(predicate) {
-            Some(node) => [true, false].map(|truth| self.assume(context, node, truth)),
-            None => [context; 2],
-        };
+        let condition = self.read(predicate);
+        let contexts = [true, false].map(|truth| self.assume(context, condition, truth));
         let both = [(nodes[0], contexts[0]), (nodes[1], contexts[1])];
         let node = self.join(predicate, &both, None);
         self.depend_on(node, predicate);
@@ -349,14 +516,14 @@ impl<'a> Trace<'_, 'a> {
     }
 
     /// `shfl`: the value of another thread.
-    fn exchange(&mut self, target: &Operand<'a>, sources: &[Operand<'a>]) -> bool {
+    fn exchange(&mut self, target: u32, others: &[u32], sources: &[Operand<'a>]) -> bool {
         let Some(node) = sources.first().and_then(|source| self.source(source)) else {
             return false;
         };
-        let Some((first, others)) = target.written().split_first() else { return false };
-        others.iter().for_each(|other| self.forget(*other));
-        let node = self.join(*first, &[(node, 0)], None);
-        self.write(*first, node);
+        let is_inside = self.predicate(Condition::Unknown, vec![Input::of(node)]);
+        others.iter().for_each(|other| self.write(*other, is_inside));
+        let node = self.join(target, &[(node, 0)], None);
+        self.write(target, node);
         true
     }
 
@@ -364,19 +531,22 @@ impl<'a> Trace<'_, 'a> {
     fn pack(&mut self, parts: &[u32]) -> Option<Computed> {
         let [low, high] = parts else { return None };
         let (low, high) = (self.read(*low), self.read(*high));
-        (self.nodes[high].value.as_constant() == Some(0)).then_some(())?;
-        let input = self.taken(low, false);
+        let is_zero = self.nodes[high].value.as_constant() == Some(0);
+        let are_values = [low, high].iter().all(|node| self.nodes[*node].condition.is_none());
+        (is_zero && are_values).then_some(())?;
+        let input = self.taken(low, WORD, false);
         Some(Computed::Value(Some(self.nodes[low].value.clone()), vec![input]))
     }
 
     /// `mov.b64 {low, high}, a`
-    fn unpack(&mut self, targets: &[u32], kind: Type, sources: &[Operand<'a>]) -> bool {
-        let ([low, high], 64, [source]) = (targets, kind.bits, sources) else { return false };
-        let Some(node) = self.source(source) else { return false };
+    fn unpack(&mut self, [low, high]: [u32; 2], kind: Type, sources: &[Operand<'a>]) -> bool {
+        let (64, [source]) = (kind.bits, sources) else { return false };
+        let node = self.source(source).filter(|node| self.nodes[*node].condition.is_none());
+        let Some(node) = node else { return false };
         let value = self.nodes[node].value.clone();
         let upper = self.values.quotient(&value, &Poly::constant(1 << 32));
-        for (target, value) in [(*low, value), (*high, upper)] {
-            let node = self.push(value, vec![Self::input(node)]);
+        for (target, value) in [(low, value), (high, upper)] {
+            let node = self.push(value, vec![Input::of(node)]);
             self.write(target, node);
         }
         true
@@ -396,9 +566,8 @@ fn is_condition(opcode: &[u8], modifiers: &[&[u8]]) -> bool {
 const NEAR: [&[u8]; 4] = [b".shared", b".param", b".local", b".const"];
 const AXES: [[&[u8]; 2]; 3] = [[b".x", b".r"], [b".y", b".g"], [b".z", b".b"]];
 const HARMLESS: [&[u8]; 4] = [b"vprintf", b"malloc", b"free", b"__assertfail"];
-const KNOWN: [&[u8]; 21] = [
-    b"mov", b"cvta", b"cvt", b"add", b"sub", b"neg", b"not", b"abs", b"mul", b"mad", b"shl",
-    b"shr", b"div", b"rem", b"min", b"max", b"and", b"or", b"bfe", b"selp", b"ld",
-];
+/// Writable memory.
+const SPACES: [&[u8]; 3] = [b".global", b".shared", b".local"];
+const WORD: Type = Type { bits: 32, is_signed: false, is_integer: true };
 /// Longer sums are not followed.
 const MOST_SUM: usize = 32;

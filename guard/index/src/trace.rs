@@ -2,13 +2,14 @@
 
 use std::collections::HashMap;
 
-use super::code::{Code, Guard};
+use super::code::{Code, Guard, Instruction};
 use super::condition::Condition;
 use super::flow::{Edge, Flow};
-use super::operand::{Operand, operands};
+use super::opcodes::{Effect, effect, is_special};
+use super::operand::{Operand, Type, operands};
 use super::poly::Poly;
 use super::sizes::{Reason, Size};
-use super::values::{Context, Incoming, Join, Kind, Values};
+use super::values::{Context, Incoming, Join, Kind, Origin, Values};
 
 /// A value: the result of an instruction, or a join at a block with several predecessors.
 pub(super) struct Node {
@@ -16,23 +17,54 @@ pub(super) struct Node {
     pub(super) inputs: Vec<Input>,
     /// The instruction that computes it.
     pub(super) instruction: usize,
+    /// The condition of a predicate. A node with a condition has no value.
     pub(super) condition: Option<Condition>,
+    pub(super) origin: Origin,
+    /// Why the value may differ from the exact one even if those of its inputs do not.
+    pub(super) doubt: Option<Reason>,
 }
 
 /// The node of a source operand.
 pub(super) type Source = usize;
 
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Default)]
 pub(super) struct Input {
     pub(super) node: usize,
     /// The place that the value comes from, if it is not the place of its use.
     pub(super) context: Option<u32>,
-    /// If the instruction takes all 32 bits as a number: whether the number is signed.
-    pub(super) taken_as: Option<Signed>,
+    /// The type that the exact value may exceed, if the instruction depends on all bits.
+    pub(super) taken_as: Option<Taken>,
+    /// Whether a value that exceeds its type may be meant, or does not decide: the result is then unknown, no wrap.
+    pub(super) is_doubt: bool,
 }
 
+impl Input {
+    pub(super) fn of(node: Source) -> Self {
+        Self { node, ..Self::default() }
+    }
+
+    pub(super) fn doubt(node: Source) -> Self {
+        Self { node, is_doubt: true, ..Self::default() }
+    }
+}
+
+/// An integer type of up to 32 bits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(super) struct Signed(pub(super) bool);
+pub(super) struct Taken {
+    pub(super) bits: u32,
+    pub(super) is_signed: bool,
+}
+
+impl Taken {
+    pub(super) fn most(self) -> i128 {
+        (1 << (self.bits - u32::from(self.is_signed))) - 1
+    }
+
+    /// Negative numbers are large ones in an unsigned type, on purpose.
+    pub(super) fn least(self) -> i128 {
+        if self.is_signed { -self.most() - 1 } else { i128::MIN }
+    }
+}
 
 /// A node that becomes an address, or decides about a branch.
 pub(super) struct Use {
@@ -62,8 +94,10 @@ pub(super) struct Trace<'c, 'a> {
     pub(super) context: u32,
     /// The index of the instruction.
     pub(super) at: usize,
-    /// The first reason why a value remains unknown.
+    /// Why the whole entry is unknown, and the instruction.
     pub(super) doubt: Option<(Reason, usize)>,
+    /// The nodes of global, shared and local memory. Their inputs are the values that are stored there.
+    pub(super) memory: [usize; 3],
 }
 
 /// Why the whole entry is unknown.
@@ -95,19 +129,20 @@ impl<'c, 'a> Trace<'c, 'a> {
             context: 0,
             at: 0,
             doubt: None,
+            memory: [0; 3],
         };
+        trace.memory = [(); 3].map(|()| trace.push(Poly::default(), Vec::new()));
         trace.count_writes();
         trace.walk(&flow)?;
+        trace.close();
         Ok(trace)
     }
 
     fn count_writes(&mut self) {
         for instruction in &self.code.instructions {
-            if !writes(self.code.tokens[instruction.tokens.start].text) {
-                continue;
-            }
-            let Some(first) = operands(self.code, instruction).into_iter().next() else { continue };
-            for &id in first.written() {
+            let operands = operands(self.code, instruction);
+            let (effect, ..) = self.effect(instruction);
+            for &id in targets(effect, &operands) {
                 let register = index(id);
                 self.writes[register] = self.writes[register].saturating_add(1);
                 if self.writes[register] == 2 {
@@ -124,8 +159,7 @@ impl<'c, 'a> Trace<'c, 'a> {
         if count.saturating_mul(self.state.len()) > MOST_STATES {
             return Err(Reason::TooComplex);
         }
-        let root =
-            self.values.context(Context { parent: None, facts: Vec::new(), unequal: Vec::new() });
+        let root = self.values.context(Context::default());
         let mut contexts = vec![root; count];
         let mut states: Vec<Vec<Option<usize>>> = vec![Vec::new(); count];
         let mut headers = Vec::new();
@@ -211,7 +245,7 @@ impl<'c, 'a> Trace<'c, 'a> {
     }
 
     fn is_vector_write(&self, operands: usize) -> bool {
-        self.code.tokens.get(operands).is_some_and(|token| token.is(b'{'))
+        self.code.tokens.get(operands).is_some_and(|token| token.is(b'{') || token.is(b'('))
     }
 
     /// Sets the state at a block with several predecessors. Returns the joins of a loop, with their registers.
@@ -236,19 +270,14 @@ impl<'c, 'a> Trace<'c, 'a> {
                 .iter()
                 .map(|(from, context)| Some((states[*from][place]?, *context)))
                 .collect();
-            state[place] = known
-                .filter(|known| {
-                    // Floating-point values have no nodes with a value.
-                    known.iter().all(|(node, _)| self.nodes[*node].condition.is_none())
-                })
-                .map(|known| {
-                    let register = self.several[place];
-                    let node = self.join(register, &known, changes.then_some(oldest));
-                    if changes {
-                        joins.push((register, node));
-                    }
-                    node
-                });
+            state[place] = known.map(|known| {
+                let register = self.several[place];
+                let node = self.join(register, &known, changes.then_some(oldest));
+                if changes {
+                    joins.push((register, node));
+                }
+                node
+            });
         }
         self.state = state;
         joins
@@ -263,12 +292,20 @@ impl<'c, 'a> Trace<'c, 'a> {
     ) -> usize {
         let (mut low, mut high) = (i128::MAX, i128::MIN);
         let (mut incoming, mut inputs) = (Vec::new(), Vec::new());
+        if nodes.iter().any(|(node, _)| self.nodes[*node].condition.is_some()) {
+            let input = |(node, context): &(usize, u32)| Input {
+                node: *node,
+                context: Some(*context),
+                ..Input::default()
+            };
+            return self.predicate(Condition::Unknown, nodes.iter().map(input).collect());
+        }
         for (node, context) in nodes {
             let value = self.nodes[*node].value.clone();
             let range = self.values.range(&value);
             (low, high) = (low.min(range.0), high.max(range.1));
             incoming.push(Incoming { value, context: *context, is_back: false });
-            inputs.push(Input { node: *node, context: Some(*context), taken_as: None });
+            inputs.push(Input { node: *node, context: Some(*context), ..Input::default() });
         }
         if loop_atoms.is_some() {
             high = high.max(i128::from(i64::MAX));
@@ -280,15 +317,15 @@ impl<'c, 'a> Trace<'c, 'a> {
 
     /// Adds the value that the loop of `join` has at its next turn.
     fn come_back(&mut self, join: usize, from: Option<usize>, context: u32) {
+        if let Some(node) = from {
+            let input = Input { node, context: Some(context), ..Input::default() };
+            self.nodes[join].inputs.push(input);
+        }
         let Some(atom) = self.nodes[join].value.as_atom() else { return };
         let Kind::Join(number) = self.values.get(atom).kind else { return };
-        let value = match from {
-            Some(node) => {
-                let input = Input { node, context: Some(context), taken_as: None };
-                self.nodes[join].inputs.push(input);
-                self.nodes[node].value.clone()
-            }
-            None => self.values.opaque(Reason::Instruction, 0, i128::from(u32::MAX)),
+        let value = match from.map(|node| &self.nodes[node]) {
+            Some(node) if node.condition.is_none() => node.value.clone(),
+            _ => self.values.opaque(Reason::Instruction, 0, i128::from(u32::MAX)),
         };
         self.values.joins[number].incoming.push(Incoming { value, context, is_back: true });
     }
@@ -304,21 +341,53 @@ impl<'c, 'a> Trace<'c, 'a> {
         };
         match node {
             Some(node) => self.assume(from, node, guard.expected == taken),
+            // The predicate is not defined on this path.
             None => from,
         }
     }
 
     /// The context in which `guard` also holds.
     pub(super) fn guarded(&mut self, parent: u32, guard: Guard) -> u32 {
-        match self.node_of(guard.register) {
-            Some(node) => self.assume(parent, node, guard.expected),
-            None => parent,
-        }
+        let node = self.read(guard.register);
+        self.assume(parent, node, guard.expected)
     }
 
     pub(super) fn push(&mut self, value: Poly, inputs: Vec<Input>) -> usize {
-        self.nodes.push(Node { value, inputs, instruction: self.at, condition: None });
+        let own = inputs.iter().map(|input| self.nodes[input.node].origin);
+        let origin = own.max().unwrap_or_default().max(self.values.origin(&value));
+        self.nodes.push(Node {
+            value,
+            inputs,
+            instruction: self.at,
+            condition: None,
+            origin,
+            doubt: None,
+        });
         self.nodes.len() - 1
+    }
+
+    pub(super) fn predicate(&mut self, condition: Condition, inputs: Vec<Input>) -> usize {
+        let node = self.push(Poly::default(), inputs);
+        self.nodes[node].condition = Some(condition);
+        node
+    }
+
+    /// The effect of an instruction, the type of its operands and the type of its result.
+    pub(super) fn effect(&self, instruction: &Instruction) -> (Effect, Option<Type>, Option<Type>) {
+        let name = &self.code.tokens[instruction.tokens.start..instruction.operands];
+        let modifiers: Vec<&[u8]> = name.iter().skip(1).map(|token| token.text).collect();
+        let opcode = name.first().map_or(&b""[..], |token| token.text);
+        let mut types = modifiers.iter().rev().map_while(|name| Type::of(name));
+        let of_operands = types.next();
+        let of_result = match opcode {
+            b"cvt" | b"set" | b"slct" => types.next(),
+            b"mul" | b"mad" if modifiers.contains(&&b".wide"[..]) => {
+                of_operands.map(|kind| Type { bits: kind.bits * 2, ..kind })
+            }
+            _ => of_operands,
+        };
+        let is_integer = of_operands.is_none_or(|kind| kind.is_integer);
+        (effect(opcode, &modifiers, is_integer), of_operands, of_result)
     }
 
     pub(super) fn node_of(&self, register: u32) -> Option<usize> {
@@ -333,13 +402,16 @@ impl<'c, 'a> Trace<'c, 'a> {
         if let Some(node) = self.node_of(register) {
             return node;
         }
-        let is_name = self.writes[index(register)] == 0;
         // A shared or global variable: only small offsets are added to addresses of shared memory.
-        let value = match is_name {
-            true => self.values.poly(Kind::UpTo(Poly::constant(MOST_SHARED))),
-            false => self.values.opaque(Reason::Instruction, 0, i128::from(u32::MAX)),
-        };
+        let name = self.code.registers[index(register)];
+        if self.writes[index(register)] == 0 && !name.starts_with(b"%") {
+            let value = self.values.poly(Kind::UpTo(index(register), Poly::constant(MOST_SHARED)));
+            return self.push(value, Vec::new());
+        }
+        self.values.unfollowed = Origin::Grid;
+        let value = self.values.opaque(Reason::Instruction, 0, i128::from(u32::MAX));
         let node = self.push(value, Vec::new());
+        self.nodes[node].doubt = (!is_special(name)).then_some(Reason::Instruction);
         self.set(register, node);
         node
     }
@@ -365,7 +437,8 @@ impl<'c, 'a> Trace<'c, 'a> {
     /// The value of `node` also depends on a predicate.
     pub(super) fn depend_on(&mut self, node: usize, predicate: u32) {
         if let Some(condition) = self.node_of(predicate) {
-            self.nodes[node].inputs.push(Input { node: condition, context: None, taken_as: None });
+            self.nodes[node].inputs.push(Input { node: condition, ..Input::default() });
+            self.nodes[node].origin = self.nodes[node].origin.max(self.nodes[condition].origin);
         }
     }
 
@@ -373,14 +446,6 @@ impl<'c, 'a> Trace<'c, 'a> {
         match self.places[index(register)] {
             Some(place) => self.state[place] = Some(node),
             None => self.single[index(register)] = Some(node),
-        }
-    }
-
-    /// Makes the value of a register unknown.
-    pub(super) fn forget(&mut self, register: u32) {
-        match self.places[index(register)] {
-            Some(place) => self.state[place] = None,
-            None => self.single[index(register)] = None,
         }
     }
 
@@ -400,12 +465,13 @@ pub(super) fn index(id: u32) -> usize {
     usize::try_from(id).unwrap_or(usize::MAX)
 }
 
-/// Whether the first operand is written.
-pub(super) fn writes(opcode: &[u8]) -> bool {
-    !matches!(
-        opcode,
-        b"bra" | b"brx" | b"ret" | b"exit" | b"call" | b"bar" | b"barrier" | b"nanosleep"
-    )
+/// The registers that an instruction writes.
+pub(super) fn targets<'o>(effect: Effect, operands: &'o [Operand<'_>]) -> &'o [u32] {
+    match (effect, operands.first()) {
+        (Effect::Store | Effect::Control, _) => &[],
+        (Effect::Call, Some(Operand::Register(_))) => &[],
+        (_, first) => first.map_or(&[], Operand::written),
+    }
 }
 
 /// The most blocks times registers that are written several times.

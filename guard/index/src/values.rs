@@ -4,6 +4,7 @@ use std::collections::HashMap;
 
 use super::poly::Poly;
 use super::sizes::{Reason, Size};
+use super::witness::Test;
 
 /// The meaning of an atom.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
@@ -17,10 +18,12 @@ pub(super) enum Kind {
     Remainder(Poly, Poly),
     Least(Poly, Poly),
     Greatest(Poly, Poly),
-    /// Bitwise or.
+    /// Bitwise or, exclusive or, and `and`, whose second operand is not negative.
     Either(Poly, Poly),
-    /// Some value from 0 to this one.
-    UpTo(Poly),
+    Xor(Poly, Poly),
+    And(Poly, Poly),
+    /// Some value from 0 to this one. The number tells values with the same limit apart.
+    UpTo(usize, Poly),
     /// One of several values, by the number of its [`Join`].
     Join(usize),
     /// Unknown, for this reason. The number makes the atom unique.
@@ -29,11 +32,24 @@ pub(super) enum Kind {
 
 pub(super) struct Atom {
     pub(super) kind: Kind,
-    /// The atom's range in all legal launches.
+    /// The atom's range in all launches.
     pub(super) low: i128,
     pub(super) high: i128,
     /// Whether the atom depends only on sizes of the launch and parameters.
     pub(super) is_size: bool,
+    pub(super) origin: Origin,
+}
+
+/// What a value depends on. The last applies.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Origin {
+    /// Constants, and values from memory.
+    #[default]
+    Data,
+    /// Thread indices, block sizes and parameters.
+    Launch,
+    /// Block indices and grid sizes.
+    Grid,
 }
 
 /// A register that has one of several values, depending on the path.
@@ -54,12 +70,19 @@ pub(super) struct Incoming {
 }
 
 /// The facts at a place.
+#[derive(Default)]
 pub(super) struct Context {
     pub(super) parent: Option<u32>,
     /// Polynomials that are at most zero.
     pub(super) facts: Vec<Poly>,
     /// Polynomials that are not zero.
     pub(super) unequal: Vec<Poly>,
+    /// The nodes of conditions that are not expressed by facts, and whether they are true.
+    pub(super) unfollowed: Vec<(usize, bool)>,
+    /// These conditions.
+    pub(super) tests: Vec<(Test, bool)>,
+    /// Whether a condition of the launch is not followed, so that control may never come here.
+    pub(super) is_open: bool,
 }
 
 #[derive(Default)]
@@ -74,6 +97,8 @@ pub(super) struct Values {
     pub(super) block: [Option<(i128, i128)>; 3],
     /// Steps that were taken.
     pub(super) steps: u64,
+    /// The origin of new values that are not followed.
+    pub(super) unfollowed: Origin,
 }
 
 impl Values {
@@ -102,10 +127,36 @@ impl Values {
             }
             _ => false,
         };
+        let origin = match &kind {
+            Kind::Size(Size::Grid(_), _) | Kind::BlockIndex(_) => Origin::Grid,
+            Kind::Size(..) | Kind::ThreadIndex(_) => Origin::Launch,
+            Kind::Quotient(one, two)
+            | Kind::Remainder(one, two)
+            | Kind::Least(one, two)
+            | Kind::Greatest(one, two)
+            | Kind::Either(one, two)
+            | Kind::Xor(one, two)
+            | Kind::And(one, two) => self.origin(one).max(self.origin(two)),
+            Kind::UpTo(..) | Kind::Opaque(..) => self.unfollowed,
+            Kind::Join(number) => {
+                let join = self.joins.get(*number);
+                let values = join.into_iter().flat_map(|join| &join.incoming);
+                values.map(|incoming| self.origin(&incoming.value)).max().unwrap_or_default()
+            }
+        };
         self.ids.insert(kind.clone(), id);
-        self.atoms.push(Atom { kind, low, high, is_size });
+        self.atoms.push(Atom { kind, low, high, is_size, origin });
         self.steps += 1;
         id
+    }
+
+    pub(super) fn origin(&self, poly: &Poly) -> Origin {
+        poly.atoms().map(|atom| self.get(atom).origin).max().unwrap_or_default()
+    }
+
+    /// Some value from 0 to `most`.
+    pub(super) fn up_to(&mut self, most: Poly) -> Poly {
+        self.poly(Kind::UpTo(self.atoms.len(), most))
     }
 
     pub(super) fn opaque(&mut self, why: Reason, low: i128, high: i128) -> Poly {
@@ -130,9 +181,25 @@ impl Values {
             return *known;
         }
         let facts = self.facts(one);
-        let both = self.context(Context { parent: Some(other), facts, unequal: Vec::new() });
+        let is_open = self.is_open(one) || self.is_open(other);
+        let tests =
+            self.contexts.get(usize::try_from(one).unwrap_or(0)).map(|one| one.tests.clone());
+        let tests = tests.unwrap_or_default();
+        let both = self.context(Context {
+            parent: Some(other),
+            facts,
+            tests,
+            is_open,
+            ..Context::default()
+        });
         self.combined.insert((one, other), both);
         both
+    }
+
+    /// Whether control may never come to `context`.
+    pub(super) fn is_open(&self, context: u32) -> bool {
+        usize::try_from(context)
+            .is_ok_and(|id| self.contexts.get(id).is_some_and(|one| one.is_open))
     }
 
     /// The facts at `context`, the nearest first.
@@ -160,12 +227,17 @@ impl Values {
     }
 
     /// Whether `value` is no result of arithmetic, so that it cannot have wrapped.
-    pub(super) fn is_plain(&self, value: &Poly) -> bool {
+    /// Fewer bits than 32 may be cut off.
+    pub(super) fn is_plain(&self, value: &Poly, bits: u32) -> bool {
         let kind = value.as_atom().map(|atom| &self.get(atom).kind);
-        matches!(
-            kind,
-            Some(Kind::Size(..) | Kind::ThreadIndex(_) | Kind::BlockIndex(_) | Kind::Opaque(..))
-        )
+        let is_whole = bits == 32 || self.origin(value) == Origin::Data;
+        is_whole
+            && matches!(
+                kind,
+                Some(
+                    Kind::Size(..) | Kind::ThreadIndex(_) | Kind::BlockIndex(_) | Kind::Opaque(..)
+                )
+            )
     }
 
     /// A parameter that an instruction takes as a signed number is at most the largest signed number.
@@ -179,23 +251,26 @@ impl Values {
         poly.atoms().all(|atom| self.get(atom).is_size)
     }
 
-    /// The range of `poly` in all legal launches.
+    /// The range of `poly` in all launches.
     pub(super) fn range(&self, poly: &Poly) -> (i128, i128) {
         range_with(poly, |atom| (self.get(atom).low, self.get(atom).high))
     }
 
-    fn range_of(&self, kind: &Kind) -> (i128, i128) {
-        let grid = |axis: usize| MOST_BLOCKS.get(axis).copied().unwrap_or(1);
+    pub(super) fn known(&self, kind: &Kind) -> Option<u32> {
+        self.ids.get(kind).copied()
+    }
+
+    pub(super) fn range_of(&self, kind: &Kind) -> (i128, i128) {
         let block = |axis: usize| {
             let stated = self.block.get(axis).copied().flatten();
             stated.unwrap_or((1, MOST_THREADS.get(axis).copied().unwrap_or(1)))
         };
         match kind {
-            Kind::Size(Size::Grid(axis), _) => (1, grid(*axis)),
+            Kind::Size(Size::Grid(_), _) => (1, MOST_BLOCKS),
             Kind::Size(Size::Block(axis), _) => block(*axis),
             Kind::Size(Size::Parameter { .. }, bytes) => (0, most_of(*bytes)),
             Kind::ThreadIndex(axis) => (0, block(*axis).1 - 1),
-            Kind::BlockIndex(axis) => (0, grid(*axis) - 1),
+            Kind::BlockIndex(_) => (0, MOST_BLOCKS - 1),
             Kind::Quotient(number, divisor) => {
                 (0, self.range(number).1.max(0) / self.range(divisor).0.max(1))
             }
@@ -210,8 +285,11 @@ impl Values {
                 let (one, two) = (self.range(one), self.range(two));
                 (one.0.max(two.0), one.1.max(two.1))
             }
-            Kind::Either(one, two) => (0, bits_up_to(self.range(one).1.max(self.range(two).1))),
-            Kind::UpTo(most) => (0, self.range(most).1.max(0)),
+            Kind::And(_, two) => (0, self.range(two).1.max(0)),
+            Kind::Either(one, two) | Kind::Xor(one, two) => {
+                (0, bits_up_to(self.range(one).1.max(self.range(two).1)))
+            }
+            Kind::UpTo(_, most) => (0, self.range(most).1.max(0)),
             Kind::Join(_) | Kind::Opaque(..) => (0, 0),
         }
     }
@@ -332,7 +410,7 @@ impl Values {
     pub(super) fn remainder(&mut self, number: &Poly, divisor: &Poly) -> Poly {
         let quotient = self.quotient(number, divisor);
         let rest = quotient.times(divisor).and_then(|whole| number.plus(&whole, -1));
-        rest.unwrap_or_else(|| self.poly(Kind::UpTo(divisor.clone())))
+        rest.unwrap_or_else(|| self.up_to(divisor.clone()))
     }
 }
 
@@ -372,8 +450,12 @@ fn most_of(bytes: u64) -> i128 {
     }
 }
 
-/// Limits that all devices share.
-const MOST_BLOCKS: [i128; 3] = [(1 << 31) - 1, 65_535, 65_535];
+/// The blocks of a grid along any axis: a driver takes fewer along y and z, a launch in parts or in another form does
+/// not.
+pub(super) const MOST_BLOCKS: i128 = (1 << 31) - 1;
+/// The number of the lane, as [`Kind::UpTo`].
+pub(super) const LANE: usize = usize::MAX;
+/// A limit that all devices share.
 const MOST_THREADS: [i128; 3] = [1024, 1024, 64];
 
 /// Older facts are rarely needed, and each costs time.

@@ -9,7 +9,11 @@ impl Bounds<'_> {
     pub(super) fn join(&mut self, atom: u32, join: &Join, is_upper: bool) -> Bound {
         let mut bounds = Vec::new();
         for incoming in join.incoming.iter().filter(|incoming| !incoming.is_back) {
-            bounds.push(self.bound(&incoming.value, is_upper, incoming.context));
+            let is_open = self.values.is_open(incoming.context);
+            if !(is_open && self.is_certain) {
+                bounds
+                    .push(self.bound(&incoming.value, is_upper, incoming.context).doubted(is_open));
+            }
         }
         if join.loop_atoms.is_some() {
             match self.later(atom, join, is_upper) {

@@ -1,5 +1,6 @@
 //! Whether an entry's indices wrap in a launch.
 
+use core::fmt;
 use core::ops::Range;
 use std::collections::{BTreeMap, HashMap, HashSet};
 
@@ -7,10 +8,12 @@ use gridguard_ptx::Position;
 
 use super::bound::{Bound, Bounds};
 use super::code::{Code, lossy};
+use super::condition::Condition;
 use super::poly::Poly;
 use super::sizes::{Reason, Size, Sizes};
-use super::trace::{Signed, Trace};
-use super::values::{Atom, Kind, Values};
+use super::trace::{Taken, Trace};
+use super::values::{Atom, Kind, Origin, Values};
+use super::witness::{Test, Witness};
 use super::words::Words;
 
 /// The indices of an entry.
@@ -28,11 +31,11 @@ pub struct EntryIndex {
     places: Vec<Place>,
     pub(super) checks: Vec<Check>,
     pub(super) values: Values,
-    /// Why a part of the entry is unknown.
-    doubt: Option<Reason>,
+    /// Why a part of the entry is unknown, and the place.
+    doubt: Option<(Reason, usize)>,
 }
 
-/// An instruction in the text.
+/// An instruction in the text, or else the entry.
 struct Place {
     at: Position,
     source: Option<SourceLine>,
@@ -42,13 +45,17 @@ struct Place {
 /// A value that an instruction takes as a number of 32 bits.
 pub(super) struct Check {
     pub(super) value: Poly,
-    pub(super) signed: Signed,
+    pub(super) taken_as: Taken,
     pub(super) context: u32,
     /// The number of the instruction that computes it.
     place: usize,
     is_address: bool,
     /// Whether it depends on the grid, or is a product of parameters and values from memory.
     pub(super) is_index: bool,
+    /// Whether it is unknown what follows if the value exceeds its type.
+    pub(super) is_doubt: bool,
+    /// The comparison that takes the value.
+    pub(super) compare: Option<Test>,
 }
 
 /// A line of the source, if the compiler wrote line numbers.
@@ -68,7 +75,29 @@ pub enum Verdict {
     /// These wrap, in the order of the text.
     Wraps(Vec<Wrap>),
     /// An index may wrap.
-    Unknown(Reason),
+    Unknown(Doubt),
+}
+
+/// Why it is unknown whether an index wraps.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Doubt {
+    /// The reason.
+    pub reason: Reason,
+    /// The first instruction that is not followed, or the entry.
+    pub at: Position,
+    /// The line of the source.
+    pub source: Option<SourceLine>,
+    /// The text of the instruction. Empty if the whole entry is not followed.
+    pub instruction: String,
+}
+
+impl fmt::Display for Doubt {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { reason, at, instruction, .. } = self;
+        write!(f, "{reason}")?;
+        if instruction.is_empty() { Ok(()) } else { write!(f, ": {instruction} in {at}") }
+    }
 }
 
 /// 32-bit arithmetic that wraps.
@@ -115,7 +144,7 @@ impl EntryIndex {
             parameters: Vec::new(),
             uses_grid: false,
             registers: Vec::new(),
-            places: Vec::new(),
+            places: vec![Place { at: NOWHERE, source: None, text: String::new() }],
             checks: Vec::new(),
             values: Values::default(),
             doubt: None,
@@ -123,7 +152,7 @@ impl EntryIndex {
         match trace {
             Ok(trace) => entry.read(code, trace, files),
             Err(reason) => {
-                entry.doubt = Some(reason);
+                entry.doubt = Some((reason, 0));
                 let grid = |text: &[u8]| matches!(text, b"%ctaid" | b"%nctaid");
                 entry.uses_grid = code.tokens.iter().any(|token| grid(token.text));
             }
@@ -134,47 +163,109 @@ impl EntryIndex {
     fn read(&mut self, code: &Code<'_>, trace: Trace<'_, '_>, files: &HashMap<u64, String>) {
         let on_grid = on_grid(&trace.values);
         let depends = |poly: &Poly| poly.atoms().any(|atom| on_grid.contains(&atom));
-        let mut seen = HashSet::new();
+        let (mut seen, mut count) = (HashMap::new(), 0);
         let mut places = HashMap::new();
-        self.doubt = trace.doubt.map(|doubt| doubt.0);
+        let mut place_of = |at: usize, own: &mut Vec<Place>| {
+            *places.entry(at).or_insert_with(|| {
+                own.push(Place::of(code, at, files));
+                own.len() - 1
+            })
+        };
+        self.doubt = trace.doubt.map(|(reason, at)| (reason, place_of(at, &mut self.places)));
         for one in &trace.uses {
             self.uses_grid |= depends(&trace.nodes[one.node].value);
-            let mut open = vec![(one.node, one.context, one.is_address)];
-            while let Some((node, context, is_address)) = open.pop() {
-                if seen.len() > MOST_VISITS {
-                    self.doubt = Some(Reason::TooComplex);
+            let is_predicate = |node: usize| trace.nodes[node].condition.is_some();
+            let level = usize::from(is_predicate(one.node));
+            let mut open = vec![(one.node, one.context, one.is_address, false, level, false)];
+            while let Some((node, context, is_address, is_doubt, level, is_compared)) = open.pop() {
+                count += 1;
+                if count > MOST_VISITS {
+                    self.doubt = Some((Reason::TooComplex, 0));
                     break;
                 }
-                if !seen.insert((node, context)) {
-                    continue;
+                // What was seen without a doubt needs no second look.
+                match seen.get(&(node, context)) {
+                    Some(known) if !known | is_doubt => continue,
+                    _ => seen.insert((node, context), is_doubt),
+                };
+                if let (Some(reason), None) = (trace.nodes[node].doubt, self.doubt) {
+                    self.doubt =
+                        Some((reason, place_of(trace.nodes[node].instruction, &mut self.places)));
                 }
                 let is_address = is_address && trace.nodes[node].condition.is_none();
                 for input in &trace.nodes[node].inputs {
                     let context = input.context.unwrap_or(context);
-                    open.push((input.node, context, is_address));
+                    // A choice between values that are compared again may not matter.
+                    let level =
+                        level + usize::from(is_predicate(input.node) && !is_predicate(node));
+                    let is_doubt = is_doubt || input.is_doubt || level > 1;
+                    open.push((
+                        input.node,
+                        context,
+                        is_address,
+                        is_doubt,
+                        level,
+                        is_predicate(node),
+                    ));
                     let value = &trace.nodes[input.node].value;
                     self.uses_grid |= depends(value);
-                    let Some(signed) = input.taken_as else { continue };
-                    if is_covered(&trace, input.node, signed) {
+                    let Some(taken_as) = input.taken_as else { continue };
+                    if is_covered(&trace, input.node, taken_as) {
                         continue;
                     }
-                    let at = origin(&trace, input.node);
-                    let place = *places.entry(at).or_insert_with(|| {
-                        self.places.push(Place::of(code, at, files));
-                        self.places.len() - 1
-                    });
+                    let place = place_of(origin(&trace, input.node), &mut self.places);
                     let is_index = depends(value) || is_product(&trace.values, value);
+                    let compare =
+                        matches!(trace.nodes[node].condition, Some(Condition::Compare(_)));
+                    let compare = compare.then(|| trace.test(node, 0));
+                    // Whether a branch goes elsewhere is known if all numbers around the limit occur.
+                    let is_dense = value.terms().any(|(product, factor)| {
+                        let is_index = |atom: &u32| {
+                            matches!(
+                                trace.values.get(*atom).kind,
+                                Kind::ThreadIndex(_) | Kind::BlockIndex(_) | Kind::Join(_)
+                            )
+                        };
+                        factor.abs() == 1 && product.len() == 1 && product.iter().any(is_index)
+                    });
+                    let opcode =
+                        trace.code.instructions[trace.nodes[node].instruction].tokens.start;
+                    let is_extended = is_compared && trace.code.tokens[opcode].text == b"cvt";
+                    let is_doubt =
+                        is_doubt || !is_address && !is_dense && !is_extended && compare.is_none();
                     let value = value.clone();
-                    self.checks.push(Check { value, signed, context, place, is_address, is_index });
+                    self.checks.push(Check {
+                        value,
+                        taken_as,
+                        context,
+                        place,
+                        is_address,
+                        is_index,
+                        is_doubt,
+                        compare,
+                    });
                 }
             }
         }
         let mut known = HashSet::new();
         self.checks.retain(|check| {
-            known.insert((check.value.clone(), check.signed, check.context, check.is_address))
+            known.insert((
+                check.value.clone(),
+                check.taken_as,
+                check.context,
+                check.is_address,
+                check.is_doubt,
+            ))
         });
         self.registers = code.registers.iter().map(|name| lossy(name)).collect();
         self.values = trace.values;
+    }
+
+    /// Counts lines from `after` lines before the entry instead of `before`.
+    pub(super) fn move_lines(&mut self, before: u64, after: u64) {
+        for at in self.places.iter_mut().map(|place| &mut place.at).chain([&mut self.at]) {
+            at.line = (at.line + after).saturating_sub(before);
+        }
     }
 
     /// Whether indices wrap in a launch with these sizes.
@@ -188,23 +279,25 @@ impl EntryIndex {
         let Self { checks, values, .. } = self;
         let mut bounds = Bounds::new(values, sizes);
         let (mut doubt, most) = (None, *work);
+        let has_open = bounds.values.atoms.iter().any(|atom| match atom.kind {
+            Kind::Size(size @ Size::Parameter { .. }, _) => sizes.get(size).is_none(),
+            _ => false,
+        });
         // The worst check of each place.
         let mut worst: BTreeMap<usize, (usize, Bound)> = BTreeMap::new();
         for (number, check) in checks.iter().enumerate() {
             if bounds.work() + number >= most {
-                doubt = Some(Reason::TooComplex);
+                doubt = Some((Reason::TooComplex, 0));
                 break;
             }
             let found = check.exceeding(&mut bounds);
-            let is_open = |formula| !unknown_sizes(bounds.values, formula, sizes).is_empty();
-            let is_known =
-                |formula| !all_sizes(bounds.values, formula).is_empty() && !is_open(formula);
+            let is_open =
+                |formula, values: &Values| !unknown_sizes(values, formula, sizes).is_empty();
             match found {
                 Ok(None) => {}
-                // If only a parameter is too large, only a real launch can show it.
-                Ok(Some(bound)) if !check.is_index && is_open(&bound.formula) => {}
-                Err((_, formula)) if !check.is_index && !is_known(&formula) => {}
-                Ok(Some(bound)) => {
+                // Parameters without a value are small enough that what is computed from them alone fits.
+                Ok(Some(bound)) if !check.is_index && is_open(&bound.formula, bounds.values) => {}
+                Ok(Some(bound)) if check.is_certain(&mut bounds) => {
                     let rank = |number: usize, bound: &Bound| {
                         (checks[number].is_address, bound.value.abs())
                     };
@@ -213,7 +306,11 @@ impl EntryIndex {
                         worst.insert(check.place, (number, bound));
                     }
                 }
-                Err((reason, _)) => doubt = doubt.or(Some(reason)),
+                Ok(Some(_)) => doubt = doubt.or(Some((Reason::Instruction, check.place))),
+                // Values from memory are data of the program. Only the grid makes an index of them.
+                Err((Reason::Loaded, _)) if !check.is_index => {}
+                Err((Reason::TooComplex, _)) if !check.is_index && has_open => {}
+                Err((reason, _)) => doubt = doubt.or(Some((reason, check.place))),
             }
         }
         *work = most.saturating_sub(bounds.work() + checks.len());
@@ -224,14 +321,23 @@ impl EntryIndex {
         wraps.sort_by_key(|wrap| wrap.at);
         match (wraps.is_empty(), doubt.or(self.doubt)) {
             (false, _) => Verdict::Wraps(wraps),
-            (true, Some(reason)) => Verdict::Unknown(reason),
+            (true, Some((reason, place))) => {
+                let Place { at, source, text } = &self.places[place];
+                let at = if text.is_empty() { self.at } else { *at };
+                Verdict::Unknown(Doubt {
+                    reason,
+                    at,
+                    source: source.clone(),
+                    instruction: text.clone(),
+                })
+            }
             (true, None) => Verdict::Safe,
         }
     }
 
     fn wrap(&mut self, number: usize, bound: Bound, sizes: &Sizes, work: &mut usize) -> Wrap {
-        let Check { signed, place, .. } = self.checks[number];
-        let most = i128::from(if signed.0 { u32::MAX >> 1 } else { u32::MAX });
+        let Check { taken_as, place, .. } = self.checks[number];
+        let most = taken_as.most();
         let (formula, most) = match (bound.value < 0, bound.formula.scaled(-1)) {
             (true, Some(negated)) => (negated, most + 1),
             _ => (bound.formula, most),
@@ -277,6 +383,8 @@ impl EntryIndex {
         let Self { checks, values, .. } = self;
         let of_size = |atom: &&Atom| matches!(atom.kind, Kind::Size(own, _) if own == size);
         let most = values.atoms.iter().find(of_size)?.high.min(MOST_SIZE);
+        // With its own value, the index wraps.
+        let most = sizes.get(size).map_or(most, |own| own.clamp(1, most));
         let (mut sizes, are_sizes_given) = (sizes.clone(), !sizes.0.is_empty());
         let mut holds = |value: i128, of: &dyn Fn(&mut Bounds<'_>) -> bool| {
             if *work == 0 {
@@ -290,7 +398,9 @@ impl EntryIndex {
         };
         let wraps = |bounds: &mut Bounds<'_>| {
             let mut own = checks.iter().filter(|check| check.place == place);
-            own.any(|check| check.exceeding(bounds).is_ok_and(|it| it.is_some()))
+            own.any(|check| {
+                check.exceeding(bounds).is_ok_and(|it| it.is_some()) && check.is_certain(bounds)
+            })
         };
         // The formula is simpler than the checks, and usually right.
         let near = search(1, most, |value| holds(value, &exceeds));
@@ -314,13 +424,23 @@ fn search(mut fits: i128, mut wraps: i128, mut fails: impl FnMut(i128) -> bool) 
 }
 
 impl Check {
+    /// Whether a value that exceeds its type is a wrap: it is not meant, and a thread computes it.
+    fn is_certain(&self, bounds: &mut Bounds<'_>) -> bool {
+        !self.is_doubt
+            && match self.witness(bounds) {
+                Witness::Found => true,
+                Witness::Free => true,
+                Witness::Missing => false,
+            }
+    }
+
     /// The bound that exceeds the type, if one does. If that is unknown, the reason and the formula of the bound.
     pub(super) fn exceeding(
         &self,
         bounds: &mut Bounds<'_>,
     ) -> Result<Option<Bound>, (Reason, Poly)> {
         let mut bound =
-            |is_certain| bounds.exceeding(&self.value, self.signed.0, self.context, is_certain);
+            |is_certain| bounds.exceeding(&self.value, self.taken_as, self.context, is_certain);
         let Some(possible) = bound(false) else { return Ok(None) };
         let Some(reason) = possible.doubt else { return Ok(Some(possible)) };
         // A bound without a size is nothing that a launch could exceed.
@@ -369,14 +489,14 @@ fn origin(trace: &Trace<'_, '_>, mut node: usize) -> usize {
 }
 
 /// Whether the value of `node` fits if its inputs fit. Other checks cover the inputs.
-fn is_covered(trace: &Trace<'_, '_>, node: usize, signed: Signed) -> bool {
-    let most = i128::from(if signed.0 { u32::MAX >> 1 } else { u32::MAX });
-    let least = if signed.0 { -most - 1 } else { 0 };
+fn is_covered(trace: &Trace<'_, '_>, node: usize, taken_as: Taken) -> bool {
+    let (least, most) =
+        (taken_as.least().max(if taken_as.is_signed { i128::MIN } else { 0 }), taken_as.most());
     let (mut seen, mut open) = (vec![node], vec![node]);
     while let Some(at) = open.pop() {
         let node = &trace.nodes[at];
         let (low, high) = trace.values.range(&node.value);
-        if low >= least && high <= most || trace.values.is_plain(&node.value) {
+        if low >= least && high <= most || trace.values.is_plain(&node.value, taken_as.bits) {
             continue;
         }
         let kind = node.value.as_atom().map(|atom| &trace.values.get(atom).kind);
@@ -386,7 +506,7 @@ fn is_covered(trace: &Trace<'_, '_>, node: usize, signed: Signed) -> bool {
         if node.inputs.is_empty() || !is_smaller && !matches!(kind, Some(Kind::Join(_))) {
             return false;
         }
-        for input in node.inputs.iter().filter(|input| input.taken_as != Some(signed)) {
+        for input in node.inputs.iter().filter(|input| input.taken_as != Some(taken_as)) {
             if !seen.contains(&input.node) {
                 seen.push(input.node);
                 open.push(input.node);
@@ -408,13 +528,15 @@ fn on_grid(values: &Values) -> HashSet<u32> {
             let has = |poly: &Poly| poly.atoms().any(|atom| found.contains(&atom));
             let depends = match &atom.kind {
                 Kind::Size(Size::Grid(_), _) | Kind::BlockIndex(_) => true,
-                Kind::Size(..) | Kind::ThreadIndex(_) | Kind::Opaque(..) => false,
+                Kind::Size(..) | Kind::ThreadIndex(_) => false,
+                Kind::UpTo(..) | Kind::Opaque(..) => atom.origin == Origin::Grid,
                 Kind::Quotient(one, two)
                 | Kind::Remainder(one, two)
                 | Kind::Least(one, two)
                 | Kind::Greatest(one, two)
-                | Kind::Either(one, two) => has(one) || has(two),
-                Kind::UpTo(one) => has(one),
+                | Kind::Either(one, two)
+                | Kind::Xor(one, two)
+                | Kind::And(one, two) => has(one) || has(two),
                 Kind::Join(number) => values
                     .joins
                     .get(*number)

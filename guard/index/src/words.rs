@@ -79,7 +79,9 @@ impl Words<'_> {
             Kind::Least(one, two) => self.pair(out, "min", one, ", ", two, depth),
             Kind::Greatest(one, two) => self.pair(out, "max", one, ", ", two, depth),
             Kind::Either(one, two) => self.pair(out, "", one, " | ", two, depth),
-            Kind::UpTo(most) => {
+            Kind::Xor(one, two) => self.pair(out, "", one, " ^ ", two, depth),
+            Kind::And(one, two) => self.pair(out, "", one, " & ", two, depth),
+            Kind::UpTo(_, most) => {
                 out.write_str("(0 to ")?;
                 self.sum(out, most, depth)?;
                 out.write_str(")")

@@ -2,6 +2,7 @@
 
 use std::fmt::Write;
 
+use crate::reason;
 use gridguard_index::{Reason, Size, Sizes, Verdict, index};
 use proptest::prelude::{ProptestConfig, any, prop, proptest};
 
@@ -54,7 +55,7 @@ fn a_verdict_and_limits_end_when_no_work_is_left() {
                 let less = entry.verdict_within(&sizes, &mut left);
                 assert!(left == 0 || less == verdict, "{} {most}", entry.name);
                 if most == 0 && done > 0 {
-                    assert_eq!(less, Verdict::Unknown(Reason::TooComplex));
+                    assert_eq!(reason(&less), Some(Reason::TooComplex));
                     assert_eq!(entry.limits_within(&sizes, &mut left), []);
                 }
             }
@@ -82,7 +83,7 @@ fn a_kernel_of_many_indices_takes_no_more_work_than_it_has() {
         sizes.set(Size::Parameter { index: 1, offset: 0 }, launch);
         let verdict = entry.verdict_within(&sizes, &mut left);
         if left == 0 {
-            assert_eq!(verdict, Verdict::Unknown(Reason::TooComplex));
+            assert_eq!(reason(&verdict), Some(Reason::TooComplex));
             return;
         }
         assert_eq!(verdict, Verdict::Safe);
@@ -94,9 +95,9 @@ fn a_kernel_of_many_indices_takes_no_more_work_than_it_has() {
 fn a_loop_with_two_entrances_is_unknown() {
     let body = "setp.lt.u32 %p1, %x, 7;\n@%p1 bra B;\nA: add.s32 %i, %x, 1;\nB: add.s32 %i, %x, 2;\n\
                 setp.lt.u32 %p2, %i, %n;\n@%p2 bra A;\nmul.wide.s32 %rd2, %i, 4;";
-    assert_eq!(verdict(body), Verdict::Unknown(Reason::ControlFlow));
+    assert_eq!(reason(&verdict(body)), Some(Reason::ControlFlow));
     let body = "brx.idx %x, nowhere;\nmul.wide.s32 %rd2, %x, 4;";
-    assert_eq!(verdict(body), Verdict::Unknown(Reason::ControlFlow));
+    assert_eq!(reason(&verdict(body)), Some(Reason::ControlFlow));
 }
 
 #[test]
@@ -108,10 +109,30 @@ fn a_loop_without_a_known_end_is_not_safe() {
 
 #[test]
 fn a_hash_that_is_reduced_is_no_index_that_wraps() {
-    for reduced in ["and.b32 %h, %m, 1023;", "rem.u32 %h, %m, 1000;", "shr.u32 %h, %m, 22;"] {
+    for reduced in [
+        "and.b32 %h, %m, 1023;",
+        "shl.b32 %g, %m, 2; and.b32 %h, %g, 4092;",
+        "rem.u32 %h, %m, 1000;",
+        "shr.u32 %h, %m, 22;",
+    ] {
         let body = format!("mul.lo.s32 %m, %x, -1640531535;\n{reduced}\nmul.wide.u32 %rd2, %h, 4;");
         assert_eq!(verdict(&body), Verdict::Safe, "{reduced}");
     }
+}
+
+#[test]
+fn a_stride_along_y_wraps_beyond_the_grids_that_a_driver_takes() {
+    let text =
+        text("shl.b32 %y, %x, 15;\nmul.wide.s32 %rd2, %y, 4;").replace("%ctaid.x", "%ctaid.y");
+    let mut entry = index(text.as_bytes()).expect("PTX").remove(0);
+    let mut at = |blocks| {
+        let mut sizes = Sizes::default();
+        sizes.set(Size::Grid(1), blocks);
+        entry.verdict(&sizes)
+    };
+    assert_eq!(at(65_536), Verdict::Safe);
+    assert!(matches!(at(65_537), Verdict::Wraps(_)) && matches!(at(70_000), Verdict::Wraps(_)));
+    assert_eq!(entry.limits(&Sizes::default()).len(), 1);
 }
 
 #[test]
@@ -124,7 +145,7 @@ fn an_inner_register_hides_an_outer_one() {
 #[test]
 fn a_call_whose_accesses_are_not_followed_is_unknown() {
     let body = "call (r), f, (a);\nmul.wide.u32 %rd2, %x, 4;";
-    assert_eq!(verdict(body), Verdict::Unknown(Reason::Call));
+    assert_eq!(reason(&verdict(body)), Some(Reason::Call));
 }
 
 #[test]

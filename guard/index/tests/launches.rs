@@ -28,21 +28,20 @@ pub(crate) fn launch(kernel: &Kernel, sizes: &[(Size, i64)]) -> Thread {
     launch
 }
 
-/// What the threads of a launch did that were run.
-#[derive(Default)]
-pub(crate) struct Found {
-    /// The first thread whose accesses differ if 32-bit values do not wrap.
-    pub(crate) thread: Option<Thread>,
-    /// The lines of instructions whose exact result has more than 31 bits in a thread whose accesses differ.
-    pub(crate) lines: BTreeSet<u64>,
-    pub(crate) steps: usize,
-}
-
-/// Runs the first and last threads, and those whose index is the last below a parameter, until one differs, or several
-/// of them.
-pub(crate) fn differing(kernel: &Kernel, launch: &Thread, steps: usize, count: usize) -> Found {
+/// The first thread whose accesses differ if values do not wrap, of the first and last ones, those whose index is the last
+/// below a parameter, and thoroughly those where an index may pass the largest number.
+pub(crate) fn differing(
+    kernel: &Kernel,
+    launch: &Thread,
+    steps: usize,
+    is_thorough: bool,
+) -> Option<Thread> {
     let mut axes = Vec::new();
     for axis in 0..3 {
+        if !kernel.reads(axis) {
+            axes.push(vec![(0, 0)]);
+            continue;
+        }
         let (grid, size) = (launch.grid[axis], launch.size[axis]);
         let mut places = vec![(0, 0), (grid - 1, size - 1), (grid - 1, 0), (0, size - 1)];
         let values: BTreeSet<i128> = launch.values.values().copied().collect();
@@ -52,31 +51,42 @@ pub(crate) fn differing(kernel: &Kernel, launch: &Thread, steps: usize, count: u
             let own = at % (grid * size);
             places.extend([(own / size, own % size), (at, 0), (0, at)]);
         }
+        if is_thorough {
+            // Where a multiple of the index passes 2^31 or 2^32.
+            let threads = [0, size - 1, 1, 31, size / 2];
+            places.extend(threads.into_iter().flat_map(|thread| [(0, thread), (grid - 1, thread)]));
+            for factor in
+                [1, 77, 1 << 15, 1 << 20].into_iter().chain(launch.values.values().copied())
+            {
+                let all = [1, 3, 5, 31, size - 1, size / 2].map(|times| (factor * times).max(1));
+                let passes = all.map(|all| [31, 32].map(|bits| ((1 << bits) + all - 1) / all));
+                let passes = passes.into_iter().flatten();
+                places.extend(passes.flat_map(|block| threads.map(|thread| (block, thread))));
+            }
+        }
         places.retain(|(block, thread)| *block < grid && *thread < size);
         let mut seen = BTreeSet::new();
         places.retain(|place| seen.insert(*place));
         axes.push(places);
     }
-    let (mut found, mut differing) = (Found::default(), 0);
+    let mut taken = 0;
     for x in &axes[0] {
         for y in &axes[1] {
             for z in &axes[2] {
-                if found.steps > MOST_STEPS.max(4 * steps) || differing == count {
-                    return found;
+                if taken > MOST_STEPS.max(4 * steps) {
+                    return None;
                 }
                 let thread =
                     Thread { block: [x.0, y.0, z.0], thread: [x.1, y.1, z.1], ..launch.clone() };
                 let [exact, wrapping] = [true, false].map(|it| kernel.run(&thread, it, steps));
-                found.steps += exact.steps + wrapping.steps;
+                taken += exact.steps + wrapping.steps;
                 if !exact.agrees(&wrapping) {
-                    found.thread.get_or_insert(thread);
-                    found.lines.extend(exact.wide);
-                    differing += 1;
+                    return Some(thread);
                 }
             }
         }
     }
-    found
+    None
 }
 
 /// The most steps of all threads of a launch.

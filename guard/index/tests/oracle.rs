@@ -12,7 +12,7 @@ use proptest::{prop_assert, prop_assert_eq};
 
 /// A thread whose accesses differ if 32-bit values do not wrap.
 fn differing(kernel: &Kernel, launch: &Thread) -> Option<Thread> {
-    crate::launches::differing(kernel, launch, STEPS, 1).thread
+    crate::launches::differing(kernel, launch, STEPS, false)
 }
 
 fn with(case: &Case, value: i64) -> Vec<(Size, i64)> {

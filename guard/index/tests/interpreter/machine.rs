@@ -1,23 +1,18 @@
 //! The machine of the interpreter.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::HashMap;
 
 use super::{Accesses, Instruction, Kernel, Operand, Thread};
 
 impl Kernel {
-    /// Runs `thread`. 32-bit values do not wrap if `is_exact`.
+    /// Runs `thread`. Values of 16 and 32 bits do not wrap if `is_exact`.
     pub(crate) fn run(&self, thread: &Thread, is_exact: bool, steps: usize) -> Accesses {
         let mut machine = Machine {
             thread,
             is_exact,
             registers: vec![0; self.registers],
-            local: HashMap::new(),
-            seen: Accesses {
-                addresses: Vec::new(),
-                has_ended: false,
-                wide: BTreeSet::new(),
-                steps: 0,
-            },
+            memory: HashMap::new(),
+            seen: Accesses { addresses: Vec::new(), has_ended: false, steps: 0 },
         };
         let mut at = 0;
         while machine.seen.steps < steps {
@@ -47,12 +42,13 @@ struct Machine<'t> {
     thread: &'t Thread,
     is_exact: bool,
     registers: Vec<i128>,
-    local: HashMap<i128, i128>,
+    /// What the thread wrote, by state space and address.
+    memory: HashMap<(&'t str, i128), i128>,
     seen: Accesses,
 }
 
-impl Machine<'_> {
-    fn step(&mut self, one: &Instruction) {
+impl<'t> Machine<'t> {
+    fn step(&mut self, one: &'t Instruction) {
         let opcode = &one.name[0][..];
         let bits = one.bits;
         let has = |modifier: &str| one.name.iter().any(|part| part == modifier);
@@ -65,20 +61,19 @@ impl Machine<'_> {
             }
         }
         if matches!(opcode, "st" | "red" | "bar" | "barrier" | "call" | "cp" | "membar" | "fence") {
-            if let ("st", true, [Operand::Memory(base, _, offset), value]) =
-                (opcode, has("local"), &one.operands[..])
-            {
+            if let ("st", [Operand::Memory(base, _, offset), value]) = (opcode, &one.operands[..]) {
                 let base = base.map_or(0, |base| self.registers[base]) + offset;
                 match value {
                     Operand::List(parts) => {
                         for (at, part) in (0..).zip(parts) {
                             let value = part.map_or(0, |part| self.registers[part]);
-                            self.local.insert(base + at * i128::from(bits / 8), value);
+                            self.memory
+                                .insert((one.space(), base + at * i128::from(bits / 8)), value);
                         }
                     }
                     _ => {
                         let value = self.value(value, bits, true);
-                        self.local.insert(base, value);
+                        self.memory.insert((one.space(), base), value);
                     }
                 }
             }
@@ -98,12 +93,19 @@ impl Machine<'_> {
                         Some(parameter) if has("param") => {
                             self.thread.values.get(&(*parameter, offset)).copied().unwrap_or(1)
                         }
-                        _ if has("local") => self.local.get(&(base + offset)).copied().unwrap_or(0),
-                        _ => self.thread.loaded,
+                        _ => {
+                            let known = self.memory.get(&(one.space(), base + offset)).copied();
+                            let local = if has("local") { 0 } else { self.thread.loaded };
+                            if let Some(known) = known.filter(|_| self.is_exact && bits < 64) {
+                                self.set(*target, known, 32);
+                                continue;
+                            }
+                            known.unwrap_or(local)
+                        }
                     };
                     // A wider register has the sign.
-                    let value = self.cut(value, bits, one.is_signed, has("local"));
-                    self.set(*target, value, 64, one.line);
+                    let value = self.cut(value, bits, one.is_signed, false);
+                    self.set(*target, value, 64);
                 }
             }
             ("mov", [source]) if targets.len() > 1 => {
@@ -111,7 +113,7 @@ impl Machine<'_> {
                 let count = u32::try_from(targets.len()).expect("few");
                 for (at, target) in (0..).zip(&targets) {
                     let part = i128::from(whole) >> (at * bits / count);
-                    self.set(*target, part.rem_euclid(1 << (bits / count)), 64, one.line);
+                    self.set(*target, part.rem_euclid(1 << (bits / count)), 64);
                 }
             }
             ("mov", [Operand::List(parts)]) => {
@@ -120,12 +122,12 @@ impl Machine<'_> {
                 let whole = (0..).zip(parts).fold(0, |whole, (at, part)| {
                     whole | of(part).rem_euclid(1 << size) << (at * size)
                 });
-                self.set(targets[0], whole, 64, one.line);
+                self.set(targets[0], whole, 64);
             }
             ("shfl", [source, ..]) => {
                 let value = self.value(source, bits, true);
-                self.set(targets[0], value, bits, one.line);
-                targets.iter().skip(1).for_each(|target| self.set(*target, 1, 8, one.line));
+                self.set(targets[0], value, bits);
+                targets.iter().skip(1).for_each(|target| self.set(*target, 1, 8));
             }
             ("cvt", [source]) if !one.is_float => {
                 let (to, from) = (&one.name[one.name.len() - 2], &one.name[one.name.len() - 1]);
@@ -137,13 +139,13 @@ impl Machine<'_> {
                 } else {
                     value
                 };
-                self.set(targets[0], value, bits_of(to), one.line);
+                self.set(targets[0], value, bits_of(to));
             }
             _ => {
                 let value = self.result(one, sources);
                 let bits = if has("wide") { bits * 2 } else { bits };
-                self.set(targets[0], value, bits, one.line);
-                targets.iter().skip(1).for_each(|target| self.set(*target, value, bits, one.line));
+                self.set(targets[0], value, bits);
+                targets.iter().skip(1).for_each(|target| self.set(*target, value, bits));
             }
         }
     }
@@ -186,7 +188,7 @@ impl Machine<'_> {
                 if kind == "pred" {
                     1
                 } else {
-                    0xffff_ffff
+                    0x0fff_ffff
                 }
             }
             ("selp", [a, b, p]) => {
@@ -233,19 +235,40 @@ impl Machine<'_> {
                 let (from, all) = ((*from).clamp(0, 64), (1 << (*count).clamp(0, 64)) - 1);
                 b & !(all << from) | (a & all) << from
             }
+            ("mul24" | "mad24", [a, b, rest @ ..]) => {
+                a.wrapping_mul(*b).wrapping_add(rest.first().copied().unwrap_or(0))
+            }
+            ("sad", [a, b, c]) => (a - b).abs() + c,
+            ("dp4a" | "dp2a", [a, b, c]) => a.rem_euclid(256) * b.rem_euclid(256) + c,
+            ("slct", [a, b, c]) => *if *c >= 0 { a } else { b },
+            ("lop3", [a, b, c, table]) => {
+                (0..8).filter(|at| table >> at & 1 == 1).fold(0, |all, at| {
+                    let of = |value: &i128, bit: i128| if at & bit == 0 { !value } else { *value };
+                    all | of(a, 4) & of(b, 2) & of(c, 1)
+                })
+            }
+            ("shf", [low, high, by]) => match has("l") {
+                true => {
+                    (high << by.rem_euclid(32))
+                        + (low.rem_euclid(1 << 32) >> (32 - by.rem_euclid(32)))
+                }
+                false => {
+                    (high.rem_euclid(1 << 32) << 32 | low.rem_euclid(1 << 32)) >> by.rem_euclid(32)
+                }
+            },
+            ("redux", [a, _]) => *a,
             ("popc", [a]) => i128::from(low_64(*a).count_ones()),
             ("clz", [a]) => i128::from(low_64(*a).leading_zeros()) - 64 + i128::from(bits),
-            _ => 1,
+            // Any function of the operands.
+            _ => numbers.iter().fold(1, |all, number| {
+                (all ^ number).wrapping_mul(0x9e37_79b9_7f4a_7c15).rem_euclid(1 << bits.min(31))
+            }),
         }
     }
 
-    fn set(&mut self, target: Option<usize>, value: i128, bits: u32, line: u64) {
+    fn set(&mut self, target: Option<usize>, value: i128, bits: u32) {
         let Some(target) = target else { return };
-        let keeps = self.is_exact && bits == 32;
-        let whole = if keeps { value } else { self.cut(value, bits, true, false) };
-        if bits >= 32 && !(-(1 << 31)..1 << 31).contains(&whole) {
-            self.seen.wide.insert(line);
-        }
+        let keeps = self.is_exact && matches!(bits, 16 | 32);
         self.registers[target] = if keeps { value } else { value.rem_euclid(1 << bits.min(100)) };
     }
 
@@ -266,7 +289,7 @@ impl Machine<'_> {
             },
             _ => 0,
         };
-        self.cut(value, bits, is_signed, self.is_exact && bits == 32)
+        self.cut(value, bits, is_signed, self.is_exact && matches!(bits, 16 | 32))
     }
 
     fn cut(&self, value: i128, bits: u32, is_signed: bool, is_exact: bool) -> i128 {

@@ -1,12 +1,13 @@
 //! Runs the integer arithmetic of an entry for one thread: as a device does, or without any wrap of 32-bit values.
 //!
-//! It shares nothing with the analysis that it checks, not even how text is read. Memory other than local memory is
-//! not kept: every load, atomic and call answers the same number, every floating-point operation 1, and every
-//! comparison of floating-point numbers is false. A shuffle answers the thread's own value.
+//! It shares nothing with the analysis that it checks, not even how text is read. A load answers what the thread itself
+//! stored there, or like every atomic and call the same number. A floating-point operation answers 1, and a comparison
+//! of floating-point numbers is false. A shuffle answers the thread's own value. Carries are not kept. An instruction
+//! that it does not know is some function of its operands.
 
 mod machine;
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::HashMap;
 
 use machine::bits_of;
 
@@ -14,9 +15,8 @@ use machine::bits_of;
 pub(crate) struct Kernel {
     /// The bytes of each parameter.
     pub(crate) parameters: Vec<i128>,
-    /// The block size that the entry requires, or the threads that it allows.
+    /// The block size that the entry requires.
     pub(crate) required: Option<[i128; 3]>,
-    pub(crate) most_threads: i128,
     names: HashMap<String, usize>,
     instructions: Vec<Instruction>,
     registers: usize,
@@ -29,12 +29,19 @@ struct Instruction {
     operands: Vec<Operand>,
     /// Where a branch goes.
     target: usize,
-    line: u64,
     is_signed: bool,
     is_float: bool,
     bits: u32,
     /// Whether its addresses are in global memory.
     is_far: bool,
+}
+
+impl Instruction {
+    /// Its state space.
+    fn space(&self) -> &str {
+        let parts = self.name.iter().map(String::as_str);
+        parts.into_iter().find(|part| ["shared", "local"].contains(part)).unwrap_or_default()
+    }
 }
 
 enum Operand {
@@ -67,8 +74,6 @@ pub(crate) struct Accesses {
     pub(crate) addresses: Vec<u64>,
     /// Whether the thread ended within the steps that are allowed.
     pub(crate) has_ended: bool,
-    /// The lines of instructions whose exact result has more than 31 bits.
-    pub(crate) wide: BTreeSet<u64>,
     pub(crate) steps: usize,
 }
 
@@ -88,7 +93,6 @@ impl Accesses {
 /// The entries of a text by name.
 pub(crate) fn kernels(text: &str) -> HashMap<String, Kernel> {
     let mut found = HashMap::new();
-    let (mut line, mut counted) = (1, 0);
     for (at, _) in text.match_indices(".entry ") {
         let rest = &text[at + ".entry ".len()..];
         let (Some(open), Some(end)) = (rest.find('{'), rest.find([';', '{'])) else { continue };
@@ -103,21 +107,20 @@ pub(crate) fn kernels(text: &str) -> HashMap<String, Kernel> {
             depth += i32::from(letter == '{') - i32::from(letter == '}');
             depth == 0
         });
-        let begin = text.len() - body.len();
-        line += lines(&text[counted..begin]);
-        counted = begin;
-        let kernel = Kernel::read(list, directives, &body[..close.unwrap_or(body.len())], line);
+        let kernel = Kernel::read(list, directives, &body[..close.unwrap_or(body.len())]);
         found.insert(name.trim().to_owned(), kernel);
     }
     found
 }
 
-fn lines(text: &str) -> u64 {
-    u64::try_from(text.matches('\n').count()).expect("small")
-}
-
 impl Kernel {
-    fn read(list: &str, directives: &str, body: &str, line: u64) -> Self {
+    /// Whether an instruction reads a block or thread index of this axis.
+    pub(crate) fn reads(&self, axis: usize) -> bool {
+        let is_it = |operand: &Operand| matches!(operand, Operand::Special(_, own) if *own == axis);
+        self.instructions.iter().any(|one| one.operands.iter().any(is_it))
+    }
+
+    fn read(list: &str, directives: &str, body: &str) -> Self {
         let (mut parameters, mut names) = (Vec::new(), HashMap::new());
         for one in list.split(',').filter(|one| !one.trim().is_empty()) {
             let name = one.split_whitespace().next_back().expect("a name");
@@ -134,15 +137,13 @@ impl Kernel {
             Some([(); 3].map(|()| numbers.next().unwrap_or(1)))
         };
         let required = stated(".reqntid");
-        let most_threads = stated(".maxntid").map_or(1024, |most| most.iter().product());
         let (instructions, registers) = (Vec::new(), 0);
-        let mut kernel =
-            Self { parameters, required, most_threads, names, instructions, registers };
-        kernel.read_body(body, line);
+        let mut kernel = Self { parameters, required, names, instructions, registers };
+        kernel.read_body(body);
         kernel
     }
 
-    fn read_body(&mut self, body: &str, mut line: u64) {
+    fn read_body(&mut self, body: &str) {
         let (mut registers, mut labels, mut branches) =
             (HashMap::new(), HashMap::new(), Vec::new());
         // Directives of debugging end at the line.
@@ -169,11 +170,9 @@ impl Kernel {
                     None => statement = trimmed,
                 }
             }
-            let own = line + lines(&whole[..whole.trim_end_matches(';').len() - statement.len()]);
-            line += lines(whole);
             let statement = statement.trim_end();
             if !statement.is_empty() && !statement.starts_with('.') {
-                self.instruction(statement, own, &mut registers, &mut branches);
+                self.instruction(statement, &mut registers, &mut branches);
             }
         }
         for (at, label) in branches {
@@ -185,7 +184,6 @@ impl Kernel {
     fn instruction(
         &mut self,
         statement: &str,
-        line: u64,
         registers: &mut HashMap<String, usize>,
         branches: &mut Vec<(usize, String)>,
     ) {
@@ -215,7 +213,6 @@ impl Kernel {
             name,
             operands,
             target: usize::MAX,
-            line,
         });
     }
 

@@ -1,0 +1,269 @@
+//! A thread of a launch whose index wraps: the proof that the bound of a value is reached.
+
+use super::bound::Bounds;
+use super::condition::Order;
+use super::poly::Poly;
+use super::sizes::Size;
+use super::values::{Context, Kind, LANE, Origin, Values};
+use super::verdict::Check;
+
+/// A condition that no fact expresses.
+#[derive(Clone)]
+pub(super) enum Test {
+    Compare {
+        order: Order,
+        bits: Option<u32>,
+        left: Poly,
+        right: Poly,
+    },
+    Not(Box<Test>),
+    Both(Box<Test>, Box<Test>),
+    AnyOf(Box<Test>, Box<Test>),
+    /// Not followed; whether it depends on data alone.
+    Unknown(bool),
+}
+
+/// Whether a thread of a launch was found in which a value exceeds its type.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Witness {
+    Found,
+    /// The threads that were tried have values within the type, or do not compute the value.
+    Missing,
+    /// The value changes in a loop, or depends on data.
+    Free,
+}
+
+/// A thread, and what its values turned out to be.
+struct Thread<'b, 'v> {
+    bounds: &'b Bounds<'v>,
+    block: [i128; 3],
+    thread: [i128; 3],
+    /// A value depends on data, or on later turns of a loop.
+    is_free: bool,
+    /// A value changes in a loop. Its first one is taken.
+    is_in_loop: bool,
+    /// A value of the launch is not followed.
+    is_lost: bool,
+    steps: usize,
+}
+
+impl Check {
+    /// Looks for a thread that computes a value beyond the type.
+    pub(super) fn witness(&self, bounds: &mut Bounds<'_>) -> Witness {
+        let size = |size| bounds.largest(size);
+        let [grid, block] =
+            [Size::Grid, Size::Block].map(|of| [0, 1, 2].map(|axis| (size(of(axis)) - 1).max(0)));
+        let (mut is_free, mut steps) = (false, 0);
+        let mut reaches = |place: [i128; 3], thread: [i128; 3]| {
+            let mut one = Thread::new(bounds, place, thread);
+            let value = one.poly(&self.value, 0);
+            let is_lost = core::mem::take(&mut one.is_lost);
+            let has_free = one.is_free || one.is_in_loop;
+            let exceeds =
+                value.is_some_and(|it| it > self.taken_as.most() || it < self.taken_as.least());
+            let holds = one.holds(self.context) && !one.is_lost;
+            is_free |= has_free && !is_lost && holds;
+            steps += one.steps;
+            (
+                exceeds,
+                holds
+                    && (!exceeds
+                        || has_free
+                        || self.compare.as_ref().is_none_or(|test| one.flips(test, self))),
+            )
+        };
+        let of_x = [block[0], 0, block[0] / 2, block[0].min(31), block[0].min(1)];
+        let threads = of_x.map(|x| if x == block[0] { block } else { [x, 0, 0] });
+        let found = threads.into_iter().any(|thread| {
+            (0..8).any(|corner: usize| {
+                let place =
+                    [0, 1, 2].map(|axis| if corner >> axis & 1 == 0 { grid[axis] } else { 0 });
+                reaches(place, thread) == (true, true)
+                    || (0..3).filter(|axis| place[*axis] > 0).any(|axis| {
+                        let at = |block| {
+                            core::array::from_fn(|one| if one == axis { block } else { place[one] })
+                        };
+                        // The first block that exceeds, and the last block and thread that come here.
+                        let exceeds = first(grid[axis], |block| reaches(at(block), thread).0);
+                        let holds = (first(grid[axis] + 1, |block| !reaches(at(block), thread).1)
+                            - 1)
+                        .max(0);
+                        let beyond = first(block[0] + 1, |x| {
+                            !reaches(at(holds), [x, thread[1], thread[2]]).1
+                        });
+                        if reaches(at(holds), [(beyond - 1).max(0), thread[1], thread[2]])
+                            == (true, true)
+                        {
+                            return true;
+                        }
+                        let last = (0..NEAR).map(|back| (grid[axis] - back).max(0));
+                        let mut tried = [exceeds, holds].into_iter().chain(last);
+                        tried.any(|block| reaches(at(block), thread) == (true, true))
+                    })
+            })
+        });
+        bounds.steps += steps / STEPS_OF_A_PRODUCT;
+        match (found, is_free) {
+            (true, _) => Witness::Found,
+            (false, true) => Witness::Free,
+            (false, false) => Witness::Missing,
+        }
+    }
+}
+
+impl<'b, 'v> Thread<'b, 'v> {
+    fn new(bounds: &'b Bounds<'v>, block: [i128; 3], thread: [i128; 3]) -> Self {
+        Self { bounds, block, thread, is_free: false, is_in_loop: false, is_lost: false, steps: 0 }
+    }
+
+    fn poly(&mut self, poly: &Poly, depth: usize) -> Option<i128> {
+        poly.terms().try_fold(0_i128, |sum, (product, factor)| {
+            self.steps += 1;
+            let value = product
+                .iter()
+                .try_fold(factor, |value, atom| value.checked_mul(self.atom(*atom, depth)?));
+            sum.checked_add(value?)
+        })
+    }
+
+    fn atom(&mut self, atom: u32, depth: usize) -> Option<i128> {
+        let values: &Values = self.bounds.values;
+        let known = values.get(atom);
+        if depth > MOST_DEPTH || self.steps > MOST_STEPS {
+            self.is_lost = true;
+            return None;
+        }
+        let mut both = |one, two| Some((self.poly(one, depth + 1)?, self.poly(two, depth + 1)?));
+        match &known.kind {
+            Kind::Size(size, _) => Some(self.bounds.largest(*size).min(known.high)),
+            Kind::ThreadIndex(axis) => Some(self.thread[*axis]),
+            Kind::BlockIndex(axis) => Some(self.block[*axis]),
+            Kind::Quotient(one, two) => {
+                both(one, two).and_then(|(one, two)| one.checked_div_euclid(two))
+            }
+            Kind::Remainder(one, two) => {
+                both(one, two).and_then(|(one, two)| one.checked_rem_euclid(two))
+            }
+            Kind::Least(one, two) => both(one, two).map(|(one, two)| one.min(two)),
+            Kind::Greatest(one, two) => both(one, two).map(|(one, two)| one.max(two)),
+            Kind::Either(one, two) => both(one, two).map(|(one, two)| one | two),
+            Kind::Xor(one, two) => both(one, two).map(|(one, two)| one ^ two),
+            Kind::And(one, two) => both(one, two).map(|(one, two)| one & two),
+            Kind::UpTo(LANE, _) => Some(self.thread[0] & 31),
+            Kind::Join(number) => {
+                let join = values.joins.get(*number)?;
+                self.is_in_loop |= join.loop_atoms.is_some();
+                let mut incoming = join.incoming.iter().filter(|incoming| !incoming.is_back);
+                let incoming = incoming.find(|incoming| self.holds(incoming.context))?;
+                self.poly(&incoming.value, depth + 1)
+            }
+            Kind::UpTo(..) | Kind::Opaque(..) => {
+                match known.origin {
+                    Origin::Data => self.is_free = true,
+                    _ => self.is_lost = true,
+                }
+                None
+            }
+        }
+    }
+
+    /// Whether the thread comes to `context`, if conditions of loops and of data hold.
+    fn holds(&mut self, context: u32) -> bool {
+        let mut next = Some(context);
+        while let Some(id) = next {
+            let contexts = &self.bounds.values.contexts;
+            let Some(one) = usize::try_from(id).ok().and_then(|id| contexts.get(id)) else { break };
+            let Context { parent, facts, unequal, tests, .. } = one;
+            let known = (self.is_free, self.is_in_loop);
+            let is_so = |one: &mut Self, it: Option<bool>| {
+                // Later turns may differ from the first one.
+                let may_differ = one.is_free || one.is_in_loop;
+                (one.is_free, one.is_in_loop) = (false, false);
+                it.unwrap_or(true) || may_differ
+            };
+            let holds = facts.iter().all(|fact| {
+                let value = self.poly(fact, 1).map(|value| value <= 0);
+                is_so(self, value)
+            }) && unequal.iter().all(|one| {
+                let value = self.poly(one, 1).map(|value| value != 0);
+                is_so(self, value)
+            }) && tests.iter().all(|(test, truth)| {
+                let value = self.test(test).map(|value| value == *truth);
+                is_so(self, value)
+            });
+            (self.is_free, self.is_in_loop) = known;
+            if !holds {
+                return false;
+            }
+            next = *parent;
+        }
+        true
+    }
+
+    /// Whether the comparison of a value that exceeds its type has another result than that of its exact value.
+    fn flips(&mut self, test: &Test, check: &Check) -> bool {
+        let Test::Compare { left, right, .. } = test else { return true };
+        let cut = |it: i128| {
+            let (least, all) =
+                (check.taken_as.least().max(-check.taken_as.most() - 1), 1 << check.taken_as.bits);
+            if check.taken_as.is_signed {
+                (it - least).rem_euclid(all) + least
+            } else {
+                it.rem_euclid(all)
+            }
+        };
+        let (Some(one), Some(two)) = (self.poly(left, 1), self.poly(right, 1)) else { return true };
+        compare(test, one, two) != compare(test, cut(one), cut(two))
+    }
+
+    fn test(&mut self, test: &Test) -> Option<bool> {
+        match test {
+            Test::Compare { left, right, .. } => {
+                compare(test, self.poly(left, 1)?, self.poly(right, 1)?)
+            }
+            Test::Not(one) => self.test(one).map(|it| !it),
+            Test::Both(one, two) => match (self.test(one), self.test(two)) {
+                (Some(false), _) | (_, Some(false)) => Some(false),
+                (one, two) => Some(one? && two?),
+            },
+            Test::AnyOf(one, two) => match (self.test(one), self.test(two)) {
+                (Some(true), _) | (_, Some(true)) => Some(true),
+                (one, two) => Some(one? || two?),
+            },
+            Test::Unknown(is_data) => {
+                self.is_lost |= !is_data;
+                None
+            }
+        }
+    }
+}
+
+fn compare(test: &Test, left: i128, right: i128) -> Option<bool> {
+    let Test::Compare { order, bits, .. } = test else { return None };
+    // Without its sign, a negative number is large.
+    let number =
+        |it: i128| bits.filter(|_| it < 0).map_or(it, |bits| it.rem_euclid(1 << bits.min(64)));
+    Some(match order {
+        Order::Less => number(left) < number(right),
+        Order::LessOrEqual => number(left) <= number(right),
+        Order::Equal => left == right,
+    })
+}
+
+/// The first number up to `most` for which `is_so` holds, if it holds for all larger ones.
+fn first(most: i128, mut is_so: impl FnMut(i128) -> bool) -> i128 {
+    let (mut low, mut high) = (-1, most);
+    while low + 1 < high {
+        let middle = low + (high - low) / 2;
+        if is_so(middle) { high = middle } else { low = middle }
+    }
+    high
+}
+
+/// The last blocks that are tried.
+const NEAR: i128 = 4;
+const MOST_DEPTH: usize = 40;
+/// The most products for one thread.
+const MOST_STEPS: usize = 2_000;
+/// An evaluation is simpler than the bound of a product.
+const STEPS_OF_A_PRODUCT: usize = 16;
