@@ -51,4 +51,7 @@ pub struct IndexCoverage {
     pub kernels_without_ptx: u64,
     /// Kernels not all of whose launches were compared, because that took too much work.
     pub kernels_in_part: u64,
+    /// Kernels with a launch of which it is unknown whether an index wraps.
+    #[serde(default)]
+    pub kernels_unknown: u64,
 }

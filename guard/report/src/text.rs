@@ -152,7 +152,8 @@ impl WatchReport {
 
 /// What was compared. Kernels without PTX may wrap unnoticed.
 fn coverage(of: IndexCoverage) -> String {
-    let IndexCoverage { kernels, launches, kernels_without_ptx, kernels_in_part } = of;
+    let IndexCoverage { kernels, launches, kernels_without_ptx, .. } = of;
+    let IndexCoverage { kernels_in_part, kernels_unknown, .. } = of;
     let mut line = format!(
         "indices: {} of {} compared",
         count(launches, "launch", "launches"),
@@ -160,6 +161,9 @@ fn coverage(of: IndexCoverage) -> String {
     );
     if kernels_in_part > 0 {
         line += &format!(" ({kernels_in_part} in part)");
+    }
+    if kernels_unknown > 0 {
+        line += &format!(", unknown for {kernels_unknown}");
     }
     if kernels_without_ptx > 0 {
         line += &format!(", no usable PTX for {}", count(kernels_without_ptx, "other", "others"));
@@ -264,6 +268,7 @@ mod tests {
                 launches: 9,
                 kernels_without_ptx: 1,
                 kernels_in_part: 1,
+                kernels_unknown: 1,
             }),
             ..WatchReport::default()
         };
@@ -272,7 +277,7 @@ mod tests {
             "gridguard: 2 launches of 0 kernels accepted, 0 refused\n  \
              wraps: a 32-bit index of rows with a grid of 1 x 40000 x 1: blockIdx.y * 65536 reaches \
              2621374464\n  \
-             indices: 9 launches of 2 kernels compared (1 in part), no usable PTX for 1 other\n  \
+             indices: 9 launches of 2 kernels compared (1 in part), unknown for 1, no usable PTX for 1 other\n  \
              near: a 32-bit index of scan wraps from 32769 blocks on y, of which it had 20000: wraps at \
              batch 9\n"
         );

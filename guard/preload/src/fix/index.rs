@@ -49,6 +49,8 @@ struct Watched {
     launches: AtomicU64,
     /// How much of [`MOST_WORK`] is left.
     work: AtomicUsize,
+    /// Whether the verdict on a launch was unknown.
+    is_unknown: AtomicBool,
     /// Whether a launch was not compared, because another thread compared one for long.
     missed: AtomicBool,
 }
@@ -101,6 +103,7 @@ pub(crate) fn coverage() -> IndexCoverage {
         coverage.launches += watched.launches.load(Relaxed);
         let is_part = watched.work.load(Relaxed) == 0 || watched.missed.load(Relaxed);
         coverage.kernels_in_part += u64::from(is_part);
+        coverage.kernels_unknown += u64::from(watched.is_unknown.load(Relaxed));
     }
     coverage
 }
@@ -148,6 +151,7 @@ impl Watched {
             found: Mutex::default(),
             launches: AtomicU64::new(0),
             work: AtomicUsize::new(MOST_WORK),
+            is_unknown: AtomicBool::new(false),
             missed: AtomicBool::new(false),
         })
     }
@@ -206,7 +210,11 @@ impl Watched {
             return;
         }
         let mut wraps = Vec::new();
-        if let Verdict::Wraps(all) = entry.verdict_within(&sizes, &mut work) {
+        let verdict = entry.verdict_within(&sizes, &mut work);
+        if matches!(verdict, Verdict::Unknown(_)) {
+            self.is_unknown.store(true, Relaxed);
+        }
+        if let Verdict::Wraps(all) = verdict {
             let is_certain = |wrap: &&Wrap| {
                 is_whole || wrap.first.iter().any(|first| matches!(first.size, Size::Grid(_)))
             };
