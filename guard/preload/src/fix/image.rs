@@ -10,10 +10,10 @@ use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
 use gridguard::ComputeCapability;
-use gridguard::image::{FileImage, ImageError, ImageFile, fatbin_bytes};
+use gridguard::image::{FileImage, ImageFile, fatbin_bytes};
 
 use crate::driver::Driver;
-use crate::fix::pair::{in_fatbin, text_of};
+use crate::fix::fatbin::{in_fatbin, text_of, unreadable, with_zero};
 use crate::process::{self, elf, reserve};
 use crate::watch::handle_record::{Digest, Origin, Reason, cubin_bytes};
 use crate::watch::slot_cache::hash_of;
@@ -212,10 +212,6 @@ fn newest_ptx<'i, 'a>(
     ptx.max_by_key(|image| image.architecture())
 }
 
-pub(super) fn unreadable(error: ImageError) -> Reason {
-    format!("its fat binary cannot be read: {error}").into()
-}
-
 /// The digest of an image that begins with these bytes.
 pub(crate) fn digest_of(bytes: &[u8]) -> u64 {
     hash_of(&bytes[..bytes.len().min(DIGESTED)])
@@ -280,14 +276,6 @@ unsafe fn text_at<'a>(image: *const u8, most: usize) -> Result<&'a [u8], Reason>
     }
     // SAFETY: `length` bytes were read.
     Ok(unsafe { core::slice::from_raw_parts(image, length) })
-}
-
-/// The text with one zero byte at its end, as the driver takes it.
-pub(super) fn with_zero(mut text: Vec<u8>) -> Vec<u8> {
-    let end = text.iter().rposition(|byte| *byte != 0).map_or(0, |last| last + 1);
-    text.truncate(end);
-    text.push(0);
-    text
 }
 
 /// The structure that compilers write around a fat binary.

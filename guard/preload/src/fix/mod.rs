@@ -1,6 +1,7 @@
 //! `gridguard run --fix`: adds forms of the kernels to the images that a program loads, and makes oversized launches in
 //! parts.
 //!
+//! - `fatbin`: the PTX of a fat binary's machine code;
 //! - `image`: the PTX of an image, or the origin of its machine code;
 //! - `pair`: the PTX that machine code was compiled from;
 //! - `store`, `compilers`: PTX of NVRTC and of nvJitLink in the process;
@@ -15,6 +16,7 @@ pub(crate) mod arguments;
 pub(crate) mod assembler;
 pub(crate) mod caches;
 pub(crate) mod compilers;
+mod fatbin;
 pub(crate) mod image;
 pub(crate) mod index;
 pub(crate) mod kernels;
