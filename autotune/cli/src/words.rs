@@ -1,10 +1,23 @@
-//! The words for a GPU: those that completions suggest, and the words most similar to a misspelt one.
+//! The words of options: a size, and a GPU with those that completions suggest and the most similar to a misspelt one.
 
 use std::collections::BTreeSet;
 use std::ffi::OsStr;
 
 use clap::builder::{PossibleValue, StringValueParser, TypedValueParser};
-use gridguard::{ComputeCapability, catalog};
+use gridguard::{ComputeCapability, Dim3, catalog};
+
+/// `X`, `X,Y` or `X,Y,Z`; omitted numbers are 1. Also `(X, Y, Z)` and `X x Y x Z`, as programs and reports print sizes.
+pub(crate) fn size(text: &str) -> Result<Dim3, String> {
+    let inner = text.strip_prefix('(').and_then(|rest| rest.strip_suffix(')')).unwrap_or(text);
+    let parts: Result<Vec<u64>, _> =
+        inner.split([',', 'x']).map(|part| part.trim().parse()).collect();
+    match parts.as_deref() {
+        Ok([x]) => Ok(Dim3::new(*x, 1, 1)),
+        Ok([x, y]) => Ok(Dim3::new(*x, *y, 1)),
+        Ok([x, y, z]) => Ok(Dim3::new(*x, *y, *z)),
+        _ => Err("expected one to three numbers, as X,Y,Z".into()),
+    }
+}
 
 /// Any text. Completion scripts suggest words for it.
 #[derive(Clone)]

@@ -20,7 +20,7 @@ use crate::error::{CommandError, Exit};
 use crate::measure::args::bytes;
 use crate::output::{OutputArgs, Table, note, text};
 use crate::requests;
-use crate::words::{Suggested, gpu_words};
+use crate::words::{Suggested, gpu_words, size};
 use index::KernelIndex;
 use kernel_image::{ImageArgs, KernelFile};
 use reply::{Case, KernelReply, LargestBatch, Reply, legality, write_text};
@@ -130,19 +130,6 @@ fn axis() -> impl TypedValueParser<Value = Axis> {
         "y" => Axis::Y,
         _ => Axis::Z,
     })
-}
-
-/// `X`, `X,Y` or `X,Y,Z`; omitted numbers are 1. Also `(X, Y, Z)` and `X x Y x Z`, as programs and reports print sizes.
-pub(crate) fn size(text: &str) -> Result<Dim3, String> {
-    let inner = text.strip_prefix('(').and_then(|rest| rest.strip_suffix(')')).unwrap_or(text);
-    let parts: Result<Vec<u64>, _> =
-        inner.split([',', 'x']).map(|part| part.trim().parse()).collect();
-    match parts.as_deref() {
-        Ok([x]) => Ok(Dim3::new(*x, 1, 1)),
-        Ok([x, y]) => Ok(Dim3::new(*x, *y, 1)),
-        Ok([x, y, z]) => Ok(Dim3::new(*x, *y, *z)),
-        _ => Err("expected one to three numbers, as X,Y,Z".into()),
-    }
 }
 
 impl Check {

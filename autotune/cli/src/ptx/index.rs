@@ -8,9 +8,9 @@ use gridguard::Dim3;
 use gridguard_index::{EntryIndex, Size, Sizes, Verdict, Wrap, index};
 use serde_json::{Value, json};
 
-use crate::check::size;
 use crate::error::{CommandError, Exit};
 use crate::output::{OutputArgs, Table, count, text};
+use crate::words::size;
 
 #[derive(Args)]
 pub(super) struct IndexArgs {
