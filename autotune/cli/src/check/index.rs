@@ -50,7 +50,7 @@ impl KernelIndex {
         let (mut wraps_if, mut unknown) = (Vec::new(), None);
         match entry.verdict(&sizes) {
             Verdict::Safe => {}
-            Verdict::Unknown(reason) => unknown = Some(reason.to_string()),
+            Verdict::Unknown(doubt) => unknown = Some(doubt.to_string()),
             Verdict::Wraps(wraps) => {
                 let is_limited = |wrap: &&Wrap| !limits.is_empty() && depends_on_grid(wrap);
                 let others = wraps.iter().filter(|wrap| !is_limited(wrap));

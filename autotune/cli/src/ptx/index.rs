@@ -117,7 +117,7 @@ fn write_table(f: &mut fmt::Formatter<'_>, found: &[(EntryIndex, Verdict)]) -> f
             Verdict::Wraps(wraps) => {
                 format!("wrap in {}", count(wraps.len(), "place", "places"))
             }
-            Verdict::Unknown(reason) => format!("unknown: {reason}"),
+            Verdict::Unknown(doubt) => format!("unknown: {doubt}"),
         };
         table.push([entry.name.clone(), entry.at.line.to_string(), words]);
     }
@@ -163,7 +163,11 @@ fn entry_json((entry, verdict): &(EntryIndex, Verdict)) -> Value {
     });
     match verdict {
         Verdict::Safe => {}
-        Verdict::Unknown(reason) => document["reason"] = reason.id().into(),
+        Verdict::Unknown(doubt) => {
+            document["reason"] = doubt.reason.id().into();
+            document["instruction"] = doubt.instruction.clone().into();
+            document["at"] = json!({ "line": doubt.at.line, "column": doubt.at.column });
+        }
         Verdict::Wraps(wraps) => {
             let wraps = wraps.iter().map(|wrap| wrap_json(wrap, &entry.parameters));
             document["wraps"] = wraps.collect();
