@@ -254,8 +254,8 @@ impl<'a> Trace<'_, 'a> {
         }
         let own = Taken { bits: kind.bits, is_signed: kind.is_signed };
         let (low, high) = self.values.range(value);
-        // Bits that no arithmetic made cannot have wrapped.
-        let is_plain = self.values.is_plain(value, kind.bits);
+        // Bits that no arithmetic made cannot have wrapped. Whether fewer are cut off is known when all is followed.
+        let is_plain = kind.bits == 32 && self.values.is_plain(value, kind.bits);
         let fits = high <= own.most() && low >= own.least();
         let taken_as = (!fits && !is_plain).then_some(own);
         let is_doubt = is_doubt || kind.bits < 32 || mixing(value) > Mixing::None;

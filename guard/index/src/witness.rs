@@ -44,6 +44,8 @@ struct Thread<'b, 'v> {
     is_in_loop: bool,
     /// A value of the launch is not followed.
     is_lost: bool,
+    /// A condition on later turns of a loop was taken to hold, though it does not in the first turn.
+    is_assumed: bool,
     steps: usize,
 }
 
@@ -61,7 +63,9 @@ impl Check {
             let has_free = one.is_free || one.is_in_loop;
             let exceeds =
                 value.is_some_and(|it| it > self.taken_as.most() || it < self.taken_as.least());
-            let holds = one.holds(self.context) && !one.is_lost;
+            one.is_assumed = false;
+            let comes = one.holds(self.context);
+            let holds = comes && !one.is_lost && (has_free || !one.is_assumed);
             is_free |= has_free && !is_lost && holds;
             steps += one.steps;
             (
@@ -113,7 +117,16 @@ impl Check {
 
 impl<'b, 'v> Thread<'b, 'v> {
     fn new(bounds: &'b Bounds<'v>, block: [i128; 3], thread: [i128; 3]) -> Self {
-        Self { bounds, block, thread, is_free: false, is_in_loop: false, is_lost: false, steps: 0 }
+        Self {
+            bounds,
+            block,
+            thread,
+            is_free: false,
+            is_in_loop: false,
+            is_lost: false,
+            is_assumed: false,
+            steps: 0,
+        }
     }
 
     fn poly(&mut self, poly: &Poly, depth: usize) -> Option<i128> {
@@ -179,6 +192,7 @@ impl<'b, 'v> Thread<'b, 'v> {
                 // Later turns may differ from the first one.
                 let may_differ = one.is_free || one.is_in_loop;
                 (one.is_free, one.is_in_loop) = (false, false);
+                one.is_assumed |= it == Some(false) && may_differ;
                 it.unwrap_or(true) || may_differ
             };
             let holds = facts.iter().all(|fact| {

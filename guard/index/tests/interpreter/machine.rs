@@ -154,9 +154,21 @@ impl<'t> Machine<'t> {
         let (opcode, bits, kind) = (&one.name[0][..], one.bits, one.name.last().expect("a type"));
         let has = |modifier: &str| one.name.iter().any(|part| part == modifier);
         // The lower bits of a result do not depend on the signs.
-        let is_free =
-            matches!(opcode, "add" | "sub" | "and" | "or" | "xor" | "not" | "shl" | "mov" | "selp")
-                || matches!(opcode, "mul" | "mad") && has("lo");
+        let is_free = matches!(
+            opcode,
+            "add"
+                | "sub"
+                | "and"
+                | "or"
+                | "xor"
+                | "not"
+                | "shl"
+                | "mov"
+                | "selp"
+                | "lop3"
+                | "slct"
+                | "redux"
+        ) || matches!(opcode, "mul" | "mad") && has("lo");
         let as_signed = one.is_signed || self.is_exact && is_free;
         let mut numbers = [0; 8];
         for (at, (number, source)) in numbers.iter_mut().zip(sources).enumerate() {
