@@ -5,8 +5,7 @@ use super::condition::{Compare, Condition, Order};
 use super::poly::Poly;
 use super::sizes::Sizes;
 use super::trace::Trace;
-use super::values::{Context, Kind, LANE, Origin, Values};
-use super::witness::Test;
+use super::values::{Context, Kind, LANE, Origin, Test, Values};
 
 impl Trace<'_, '_> {
     /// A context below `parent` in which the condition of `node` is `truth`.

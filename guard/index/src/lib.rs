@@ -3,6 +3,7 @@
 
 mod arithmetic;
 mod bound;
+mod check;
 mod code;
 mod condition;
 mod depends;

@@ -1,10 +1,11 @@
 //! Wraps that depend only on the sizes of grid and block.
 
 use super::bound::{Bound, Bounds};
+use super::check::Check;
 use super::poly::Poly;
 use super::sizes::{Size, Sizes};
 use super::values::{Kind, MOST_BLOCKS, Values};
-use super::verdict::{Check, EntryIndex, all_sizes};
+use super::verdict::{EntryIndex, all_sizes};
 use super::witness::Witness;
 
 /// A sum of products of grid and block sizes, with the limit beyond which an index wraps.

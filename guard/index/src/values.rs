@@ -2,9 +2,25 @@
 
 use std::collections::HashMap;
 
+use super::condition::Order;
 use super::poly::Poly;
 use super::sizes::{Reason, Size};
-use super::witness::Test;
+
+/// A condition that no fact expresses.
+#[derive(Clone)]
+pub(super) enum Test {
+    Compare {
+        order: Order,
+        bits: Option<u32>,
+        left: Poly,
+        right: Poly,
+    },
+    Not(Box<Test>),
+    Both(Box<Test>, Box<Test>),
+    AnyOf(Box<Test>, Box<Test>),
+    /// Not followed; whether it depends on data alone.
+    Unknown(bool),
+}
 
 /// The meaning of an atom.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]

@@ -7,13 +7,14 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use gridguard_ptx::Position;
 
 use super::bound::{Bound, Bounds};
+use super::check::Check;
 use super::code::{Code, lossy};
 use super::condition::Condition;
 use super::poly::Poly;
 use super::sizes::{Reason, Size, Sizes};
 use super::trace::{Taken, Trace};
 use super::values::{Atom, Kind, Origin, Values};
-use super::witness::{Test, Witness};
+use super::witness::Witness;
 use super::words::Words;
 
 /// The indices of an entry.
@@ -40,22 +41,6 @@ struct Place {
     at: Position,
     source: Option<SourceLine>,
     text: String,
-}
-
-/// A value that an instruction takes as a number of 32 bits.
-pub(super) struct Check {
-    pub(super) value: Poly,
-    pub(super) taken_as: Taken,
-    pub(super) context: u32,
-    /// The number of the instruction that computes it.
-    place: usize,
-    is_address: bool,
-    /// Whether it depends on the grid, or is a product of parameters and values from memory.
-    pub(super) is_index: bool,
-    /// Whether it is unknown what follows if the value exceeds its type.
-    pub(super) is_doubt: bool,
-    /// The comparison that takes the value.
-    pub(super) compare: Option<Test>,
 }
 
 /// A line of the source, if the compiler wrote line numbers.

@@ -1,27 +1,11 @@
 //! A thread of a launch whose index wraps: the proof that the bound of a value is reached.
 
 use super::bound::Bounds;
+use super::check::Check;
 use super::condition::Order;
 use super::poly::Poly;
 use super::sizes::Size;
-use super::values::{Context, Kind, LANE, Origin, Values};
-use super::verdict::Check;
-
-/// A condition that no fact expresses.
-#[derive(Clone)]
-pub(super) enum Test {
-    Compare {
-        order: Order,
-        bits: Option<u32>,
-        left: Poly,
-        right: Poly,
-    },
-    Not(Box<Test>),
-    Both(Box<Test>, Box<Test>),
-    AnyOf(Box<Test>, Box<Test>),
-    /// Not followed; whether it depends on data alone.
-    Unknown(bool),
-}
+use super::values::{Context, Kind, LANE, Origin, Test, Values};
 
 /// Whether a thread of a launch was found in which a value exceeds its type.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
