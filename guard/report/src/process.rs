@@ -142,11 +142,15 @@ impl WatchReport {
         if u64::try_from(text.len()).is_ok_and(|bytes| bytes > MAX_REPORT_BYTES) {
             return Err(Reason::TooLarge(MAX_REPORT_BYTES).into());
         }
+        #[derive(Deserialize)]
+        struct Format {
+            format: u32,
+        }
         let parsed: Result<Self, _> = serde_json::from_slice(text);
         // A newer format may have other fields.
         let format = match &parsed {
             Ok(report) => Some(report.format),
-            Err(_) => serde_json::from_slice(text).ok().map(|ReportHead { format, .. }| format),
+            Err(_) => serde_json::from_slice(text).ok().map(|Format { format }| format),
         };
         if let Some(format) = format.filter(|format| *format > FORMAT) {
             return Err(Reason::Newer { format, known: FORMAT }.into());
