@@ -108,6 +108,15 @@ impl<'v> Bounds<'v> {
         (low.value < -most - 1 && self.is_reachable(context)).then_some(low)
     }
 
+    /// Whether `poly` may be negative.
+    pub(super) fn is_negative(&mut self, poly: &Poly, context: u32) -> bool {
+        self.earlier_steps += core::mem::take(&mut self.steps);
+        (self.is_certain, self.enough) = (false, 0);
+        let low = self.lower(poly, context);
+        let is_bound = !matches!(low.doubt, Some(Reason::Loop | Reason::TooComplex));
+        (low.value < 0 || !is_bound) && self.is_reachable(context)
+    }
+
     /// Products that were examined so far.
     pub(super) fn work(&self) -> usize {
         self.earlier_steps + self.steps

@@ -14,6 +14,9 @@ pub(super) struct Check {
     pub(super) is_address: bool,
     /// Whether it depends on the grid, or is a product of parameters and values from memory.
     pub(super) is_index: bool,
+    /// Whether the result is as exact if the value is negative and the type unsigned: a comparison of both ends of a range,
+    /// or an address.
+    pub(super) may_be_negative: bool,
     /// Whether it is unknown what follows if the value exceeds its type.
     pub(super) is_doubt: bool,
     /// The comparison that takes the value.

@@ -44,17 +44,6 @@ pub fn index(ptx: &[u8]) -> Result<Vec<EntryIndex>, PtxError> {
     entries(ptx)?.iter().map(|entry| analyze(ptx, entry, &files)).collect()
 }
 
-/// The indices of the entry `name` of `ptx`, without analysing the others. `None` if there is no such entry.
-///
-/// # Errors
-///
-/// As [`index`].
-pub fn index_entry(ptx: &[u8], name: &str) -> Result<Option<EntryIndex>, PtxError> {
-    let entries = entries(ptx)?;
-    let entry = entries.iter().find(|entry| entry.name.text == name.as_bytes());
-    entry.map(|entry| analyze(ptx, entry, &files(ptx))).transpose()
-}
-
 /// The places of the entries in a text. With them, an entry is analysed without the others. Nothing of the functions that
 /// it calls is needed, since calls are not followed.
 #[derive(Clone, Debug, Default)]

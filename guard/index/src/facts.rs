@@ -95,9 +95,21 @@ impl Trace<'_, '_> {
                 _ => vec![number],
             };
             let most = Poly::constant(lowest - 1);
+            if mask < 0 {
+                facts.extend(small.iter().filter_map(|value| value.scaled(-1)));
+            }
             facts.extend(small.into_iter().filter_map(|value| value.plus(&most, -1)));
         }
         facts.push(difference);
+    }
+
+    /// Whether no value is negative at the current place, where a negative constant stands for a large number.
+    pub(super) fn are_nonnegative(&mut self, values: &[Poly]) -> bool {
+        values.iter().all(|value| {
+            let of_loop = |atom| self.values.get(atom).is_in_loop;
+            value.as_constant().is_some()
+                || !value.atoms().any(of_loop) && self.is_nonnegative(value, self.context)
+        })
     }
 
     pub(super) fn is_nonnegative(&mut self, value: &Poly, context: u32) -> bool {

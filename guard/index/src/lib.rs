@@ -23,7 +23,7 @@ mod verdict;
 mod witness;
 mod words;
 
-pub use entries::{EntryPlaces, index, index_entry};
+pub use entries::{EntryPlaces, index};
 pub use gridguard_ptx::{Position, PtxError};
 pub use limits::{MOST_LIMITS, SizeLimit, SizeTerm};
 pub use sizes::{Reason, Size, Sizes};

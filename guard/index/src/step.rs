@@ -93,8 +93,22 @@ impl<'a> Trace<'_, 'a> {
             };
             for node in nodes {
                 is_long |= self.nodes[node].value.len() > MOST_SUM;
-                let own = if matches!(operand, Operand::Several(_)) { signed_word } else { taken };
+                let own = match operand {
+                    // `mov.b32 d, {low, high}`
+                    Operand::Several(parts) if effect == Effect::Function => {
+                        let count = u32::try_from(parts.len()).unwrap_or(1).max(1);
+                        Type { bits: taken.bits / count, ..taken }
+                    }
+                    Operand::Several(_) => signed_word,
+                    _ => taken,
+                };
                 inputs.push(self.taken(node, own, true));
+                let is_cut = effect == Effect::Store && own.bits < 32;
+                let is_function = effect == Effect::Function || is_cut;
+                if is_function && kind.is_some_and(|kind| !kind.is_signed) {
+                    // Any function of the bits, which may extend them without a sign.
+                    inputs.push(self.taken(node, Type { is_signed: false, ..own }, true));
+                }
             }
         }
         let hubs = self.memory_of(modifiers);
@@ -256,8 +270,9 @@ impl<'a> Trace<'_, 'a> {
         let (low, high) = self.values.range(value);
         // Bits that no arithmetic made cannot have wrapped. Whether fewer are cut off is known when all is followed.
         let is_plain = kind.bits == 32 && self.values.is_plain(value, kind.bits);
+        let is_negative = !kind.is_signed && self.values.may_be_negative(value);
         let fits = high <= own.most() && low >= own.least();
-        let taken_as = (!fits && !is_plain).then_some(own);
+        let taken_as = (is_negative || !fits && !is_plain).then_some(own);
         let is_doubt = is_doubt || kind.bits < 32 || mixing(value) > Mixing::None;
         Input { node, context: None, taken_as, is_doubt }
     }
@@ -299,7 +314,7 @@ impl<'a> Trace<'_, 'a> {
         }
         let values: Vec<Poly> = nodes.iter().map(|node| self.nodes[*node].value.clone()).collect();
         let inputs: Vec<Input> = nodes.iter().map(|node| Input::of(*node)).collect();
-        let numbers = |trace: &mut Self| trace.inputs(&nodes, kind);
+        let numbers = |trace: &mut Self| trace.quotient_of(&nodes, kind);
         let is_hash = |trace: &Self, value: &Poly| trace.is_hash(value, kind);
         let one = Poly::constant(1);
         let (value, inputs) = match (opcode, &values[..]) {
@@ -315,11 +330,18 @@ impl<'a> Trace<'_, 'a> {
             (b"mul" | b"mad", [a, b, ..]) => {
                 if has(b".hi") && values.iter().any(|value| is_hash(self, value)) {
                     return self.hashed(kind, None, inputs);
+                } else if has(b".hi") && !kind.is_signed && !self.are_nonnegative(&values[..2]) {
+                    (None, inputs)
                 } else if has(b".hi") {
                     let value = self.high_part(a, b, kind);
                     let value =
                         values.get(2).map_or(value.clone(), |c| value.and_then(|it| it.plus(c, 1)));
-                    (value, numbers(self))
+                    // Of a product with another number than a reciprocal, nothing may be kept.
+                    let is_doubt = values[1].as_constant().is_none();
+                    let inputs = numbers(self).into_iter();
+                    let doubted =
+                        |input: Input| Input { is_doubt: is_doubt || input.is_doubt, ..input };
+                    (value, inputs.map(doubted).collect())
                 } else {
                     let mut inputs = inputs;
                     if has(b".wide") {
@@ -360,17 +382,16 @@ impl<'a> Trace<'_, 'a> {
                     let value = self.values.quotient(a, &Poly::constant(1 << by));
                     (Some(value), numbers(self))
                 }
-                None if self.values.range(a).0 >= 0 => {
-                    let value = match self.values.by_reciprocal(a, b) {
-                        Some((number, divisor)) => self.values.quotient(&number, &divisor),
-                        None => {
-                            self.values.unfollowed =
-                                self.nodes[nodes[0]].origin.max(self.nodes[nodes[1]].origin);
-                            self.values.up_to(a.clone())
-                        }
-                    };
-                    (Some(value), numbers(self))
-                }
+                None if self.values.range(a).0 >= 0 => match self.values.by_reciprocal(a, b) {
+                    Some((number, divisor)) => {
+                        (Some(self.values.quotient(&number, &divisor)), numbers(self))
+                    }
+                    None => {
+                        self.values.unfollowed =
+                            self.nodes[nodes[0]].origin.max(self.nodes[nodes[1]].origin);
+                        (Some(self.values.up_to(a.clone())), self.limited(&nodes, kind))
+                    }
+                },
                 _ => (None, inputs),
             },
             (b"div" | b"rem" | b"bfe", [a, ..]) if is_hash(self, a) => {
@@ -388,6 +409,10 @@ impl<'a> Trace<'_, 'a> {
                 };
                 (Some(self.values.remainder(a, b)), inputs)
             }
+            // Of an unsigned type, a negative number is the larger one.
+            (b"min" | b"max", _) if !kind.is_signed && !self.are_nonnegative(&values) => {
+                (None, inputs)
+            }
             (b"min", [a, b]) => (
                 Some(self.values.poly(Kind::Least(a.clone(), b.clone()))),
                 self.limited(&nodes, kind),
@@ -397,13 +422,17 @@ impl<'a> Trace<'_, 'a> {
                 self.limited(&nodes, kind),
             ),
             (b"and", [a, b]) => {
-                // What a mask cuts off is meant to be cut off.
-                let is_mask =
-                    values.iter().any(|value| value.as_constant().is_some_and(|mask| mask >= 0));
-                let inputs = inputs.into_iter().map(|input| Input { is_doubt: is_mask, ..input });
+                // What a mask cuts off is meant to be cut off, and another number may keep nothing.
+                let is_unit = |value: &Poly| value.as_constant().is_some_and(|mask| mask < 0);
+                let is_doubt = !values.iter().any(is_unit);
+                let inputs = inputs.into_iter().map(|input| Input { is_doubt, ..input });
                 (self.masked(a, b), inputs.collect())
             }
-            (b"or", [a, b]) => (Some(self.either(a, b)), inputs),
+            (b"or", [a, b]) => {
+                let value = self.either(a, b);
+                let is_sum = a.plus(b, 1).as_ref() == Some(&value);
+                (Some(value), if is_sum { inputs } else { self.limited(&nodes, kind) })
+            }
             (b"xor", [a, b]) if self.values.bits(a) & self.values.bits(b) == 0 => {
                 (a.plus(b, 1), inputs)
             }
@@ -444,8 +473,17 @@ impl<'a> Trace<'_, 'a> {
 
     /// A dividend, and a divisor: if that is too large, the quotient is zero either way.
     fn divided(&mut self, nodes: &[Source], kind: Type) -> Vec<Input> {
-        let mut inputs = self.inputs(nodes, kind);
+        let mut inputs = self.quotient_of(nodes, kind);
         inputs.iter_mut().skip(1).for_each(|input| input.is_doubt = true);
+        inputs
+    }
+
+    /// Numbers of which the quotient is known unless one is negative.
+    fn quotient_of(&mut self, nodes: &[Source], kind: Type) -> Vec<Input> {
+        let mut inputs = self.inputs(nodes, kind);
+        if kind.is_signed {
+            inputs.extend(self.limited(nodes, Type { is_signed: false, ..kind }));
+        }
         inputs
     }
 
@@ -534,8 +572,8 @@ impl<'a> Trace<'_, 'a> {
         let is_zero = self.nodes[high].value.as_constant() == Some(0);
         let are_values = [low, high].iter().all(|node| self.nodes[*node].condition.is_none());
         (is_zero && are_values).then_some(())?;
-        let input = self.taken(low, WORD, false);
-        Some(Computed::Value(Some(self.nodes[low].value.clone()), vec![input]))
+        let inputs = vec![self.taken(low, WORD, false), Input::of(high)];
+        Some(Computed::Value(Some(self.nodes[low].value.clone()), inputs))
     }
 
     /// `mov.b64 {low, high}, a`

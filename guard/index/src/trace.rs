@@ -60,7 +60,7 @@ impl Taken {
         (1 << (self.bits - u32::from(self.is_signed))) - 1
     }
 
-    /// Negative numbers are large ones in an unsigned type, on purpose.
+    /// Negative numbers are large ones in an unsigned type. [`Check::is_negative`](super::check::Check) finds them.
     pub(super) fn least(self) -> i128 {
         if self.is_signed { -self.most() - 1 } else { i128::MIN }
     }

@@ -53,6 +53,8 @@ pub(super) struct Atom {
     pub(super) high: i128,
     /// Whether the atom depends only on sizes of the launch and parameters.
     pub(super) is_size: bool,
+    /// Whether a loop may make it less than `low`.
+    pub(super) is_in_loop: bool,
     pub(super) origin: Origin,
 }
 
@@ -143,6 +145,14 @@ impl Values {
             }
             _ => false,
         };
+        let changes = |poly: &Poly| poly.atoms().any(|atom| self.get(atom).is_in_loop);
+        let is_in_loop = match &kind {
+            Kind::Least(one, two) | Kind::Greatest(one, two) => changes(one) || changes(two),
+            Kind::Join(number) => self.joins.get(*number).is_some_and(|join| {
+                join.loop_atoms.is_some() || join.incoming.iter().any(|one| changes(&one.value))
+            }),
+            _ => false,
+        };
         let origin = match &kind {
             Kind::Size(Size::Grid(_), _) | Kind::BlockIndex(_) => Origin::Grid,
             Kind::Size(..) | Kind::ThreadIndex(_) => Origin::Launch,
@@ -161,7 +171,7 @@ impl Values {
             }
         };
         self.ids.insert(kind.clone(), id);
-        self.atoms.push(Atom { kind, low, high, is_size, origin });
+        self.atoms.push(Atom { kind, low, high, is_size, is_in_loop, origin });
         self.steps += 1;
         id
     }
@@ -265,6 +275,11 @@ impl Values {
 
     pub(super) fn is_size(&self, poly: &Poly) -> bool {
         poly.atoms().all(|atom| self.get(atom).is_size)
+    }
+
+    /// Whether `poly` may be negative in a launch, as far as its range tells.
+    pub(super) fn may_be_negative(&self, poly: &Poly) -> bool {
+        self.range(poly).0 < 0 || poly.atoms().any(|atom| self.get(atom).is_in_loop)
     }
 
     /// The range of `poly` in all launches.

@@ -161,29 +161,37 @@ impl EntryIndex {
             self.uses_grid |= depends(&trace.nodes[one.node].value);
             let is_predicate = |node: usize| trace.nodes[node].condition.is_some();
             let level = usize::from(is_predicate(one.node));
-            let mut open = vec![(one.node, one.context, one.is_address, false, level, false)];
-            while let Some((node, context, is_address, is_doubt, level, is_compared)) = open.pop() {
+            let mut open =
+                vec![(one.node, one.context, one.is_address, false, level, false, one.is_address)];
+            while let Some((node, context, is_address, is_doubt, level, is_compared, is_sum)) =
+                open.pop()
+            {
                 count += 1;
                 if count > MOST_VISITS {
                     self.doubt = Some((Reason::TooComplex, 0));
                     break;
                 }
                 // What was seen without a doubt needs no second look.
-                match seen.get(&(node, context)) {
+                match seen.get(&(node, context, is_sum)) {
                     Some(known) if !known | is_doubt => continue,
-                    _ => seen.insert((node, context), is_doubt),
+                    _ => seen.insert((node, context, is_sum), is_doubt),
                 };
                 if let (Some(reason), None) = (trace.nodes[node].doubt, self.doubt) {
                     self.doubt =
                         Some((reason, place_of(trace.nodes[node].instruction, &mut self.places)));
                 }
                 let is_address = is_address && trace.nodes[node].condition.is_none();
+                let (is_linear, is_extension) = kind_of(&trace, node);
                 for input in &trace.nodes[node].inputs {
                     let context = input.context.unwrap_or(context);
                     // A choice between values that are compared again may not matter.
-                    let level =
-                        level + usize::from(is_predicate(input.node) && !is_predicate(node));
-                    let is_doubt = is_doubt || input.is_doubt || level > 1;
+                    let is_choice = is_predicate(input.node) && !is_predicate(node);
+                    let level = level + usize::from(is_choice);
+                    // What is computed from the chosen value may be the same.
+                    let is_doubt = is_doubt
+                        || input.is_doubt
+                        || level > 1
+                        || is_choice && is_address && !is_sum;
                     open.push((
                         input.node,
                         context,
@@ -191,6 +199,7 @@ impl EntryIndex {
                         is_doubt,
                         level,
                         is_predicate(node),
+                        is_sum && is_linear,
                     ));
                     let value = &trace.nodes[input.node].value;
                     self.uses_grid |= depends(value);
@@ -202,6 +211,7 @@ impl EntryIndex {
                     let is_index = depends(value) || is_product(&trace.values, value);
                     let compare =
                         matches!(trace.nodes[node].condition, Some(Condition::Compare(_)));
+                    let may_be_negative = compare || is_sum && is_extension;
                     let compare = compare.then(|| trace.test(node, 0));
                     // Whether a branch goes elsewhere is known if all numbers around the limit occur.
                     let is_dense = value.terms().any(|(product, factor)| {
@@ -215,9 +225,13 @@ impl EntryIndex {
                     });
                     let opcode =
                         trace.code.instructions[trace.nodes[node].instruction].tokens.start;
-                    let is_extended = is_compared && trace.code.tokens[opcode].text == b"cvt";
-                    let is_doubt =
-                        is_doubt || !is_address && !is_dense && !is_extended && compare.is_none();
+                    let opcode = trace.code.tokens[opcode].text;
+                    // A remainder takes no order.
+                    let is_dense = is_dense && opcode != b"rem";
+                    let is_extended = is_compared && opcode == b"cvt";
+                    let is_doubt = is_doubt
+                        || compare.is_some() && has_taken(&trace, input.node)
+                        || !is_address && !is_dense && !is_extended && compare.is_none();
                     let value = value.clone();
                     self.checks.push(Check {
                         value,
@@ -226,6 +240,7 @@ impl EntryIndex {
                         place,
                         is_address,
                         is_index,
+                        may_be_negative,
                         is_doubt,
                         compare,
                     });
@@ -239,6 +254,7 @@ impl EntryIndex {
                 check.taken_as,
                 check.context,
                 check.is_address,
+                check.may_be_negative,
                 check.is_doubt,
             ))
         });
@@ -279,6 +295,9 @@ impl EntryIndex {
             let is_open =
                 |formula, values: &Values| !unknown_sizes(values, formula, sizes).is_empty();
             match found {
+                Ok(None) if check.is_negative(&mut bounds) => {
+                    doubt = doubt.or(Some((Reason::Instruction, check.place)));
+                }
                 Ok(None) => {}
                 // Parameters without a value are small enough that what is computed from them alone fits.
                 Ok(Some(bound)) if !check.is_index && is_open(&bound.formula, bounds.values) => {}
@@ -419,6 +438,13 @@ impl Check {
             }
     }
 
+    /// Whether an unsigned instruction takes a number that may be negative, and whose sign matters.
+    fn is_negative(&self, bounds: &mut Bounds<'_>) -> bool {
+        !self.taken_as.is_signed
+            && !self.may_be_negative
+            && bounds.is_negative(&self.value, self.context)
+    }
+
     /// The bound that exceeds the type, if one does. If that is unknown, the reason and the formula of the bound.
     pub(super) fn exceeding(
         &self,
@@ -473,6 +499,42 @@ fn origin(trace: &Trace<'_, '_>, mut node: usize) -> usize {
     trace.nodes[node].instruction
 }
 
+/// Whether `node` is a sum of products of its inputs, or one of them; and whether it extends an input of 32 bits.
+fn kind_of(trace: &Trace<'_, '_>, node: usize) -> (bool, bool) {
+    let node = &trace.nodes[node];
+    let instruction = &trace.code.instructions[node.instruction];
+    let name = &trace.code.tokens[instruction.tokens.start..instruction.operands];
+    let is_high = name.iter().any(|token| token.text == b".hi");
+    let join = node.value.as_atom().map(|atom| &trace.values.get(atom).kind);
+    let is_wide = name.iter().rev().nth(1).is_some_and(|to| to.text.ends_with(b"64"));
+    let is_linear = match name[0].text {
+        b"add" | b"sub" | b"mul" | b"mad" | b"shl" | b"mov" | b"cvta" => true,
+        opcode => opcode == b"cvt" && is_wide,
+    };
+    (
+        is_linear && !is_high || matches!(join, Some(Kind::Join(_))),
+        matches!(name[0].text, b"cvt" | b"mul" | b"mad" | b"mov") && !is_high,
+    )
+}
+
+/// Whether `node` is computed from a number that may have wrapped before.
+fn has_taken(trace: &Trace<'_, '_>, node: usize) -> bool {
+    let (mut seen, mut next) = (vec![node], 0);
+    while let Some(at) = seen.get(next) {
+        let inputs = &trace.nodes[*at].inputs;
+        if inputs.iter().any(|input| input.taken_as.is_some()) || seen.len() > MOST_SOURCES {
+            return true;
+        }
+        let values = inputs.iter().map(|input| input.node);
+        let new: Vec<usize> = values
+            .filter(|node| trace.nodes[*node].condition.is_none() && !seen.contains(node))
+            .collect();
+        seen.extend(new);
+        next += 1;
+    }
+    false
+}
+
 /// Whether the value of `node` fits if its inputs fit. Other checks cover the inputs.
 fn is_covered(trace: &Trace<'_, '_>, node: usize, taken_as: Taken) -> bool {
     let (least, most) =
@@ -481,13 +543,17 @@ fn is_covered(trace: &Trace<'_, '_>, node: usize, taken_as: Taken) -> bool {
     while let Some(at) = open.pop() {
         let node = &trace.nodes[at];
         let (low, high) = trace.values.range(&node.value);
-        if low >= least && high <= most || trace.values.is_plain(&node.value, taken_as.bits) {
+        let is_same = taken_as.is_signed || !trace.values.may_be_negative(&node.value);
+        let fits = low >= least && high <= most;
+        if is_same && (fits || trace.values.is_plain(&node.value, taken_as.bits)) {
             continue;
         }
         let kind = node.value.as_atom().map(|atom| &trace.values.get(atom).kind);
         let opcode = &trace.code.instructions[node.instruction].tokens.start;
-        let is_smaller =
-            matches!(trace.code.tokens[*opcode].text, b"mov" | b"cvt" | b"div" | b"shr" | b"min");
+        let is_smaller = matches!(
+            trace.code.tokens[*opcode].text,
+            b"mov" | b"cvt" | b"div" | b"shr" | b"min" | b"max"
+        );
         if node.inputs.is_empty() || !is_smaller && !matches!(kind, Some(Kind::Join(_))) {
             return false;
         }

@@ -135,11 +135,14 @@ impl<'b, 'v> Thread<'b, 'v> {
             Kind::Size(size, _) => Some(self.bounds.largest(*size).min(known.high)),
             Kind::ThreadIndex(axis) => Some(self.thread[*axis]),
             Kind::BlockIndex(axis) => Some(self.block[*axis]),
-            Kind::Quotient(one, two) => {
-                both(one, two).and_then(|(one, two)| one.checked_div_euclid(two))
-            }
-            Kind::Remainder(one, two) => {
-                both(one, two).and_then(|(one, two)| one.checked_rem_euclid(two))
+            Kind::Quotient(one, two) | Kind::Remainder(one, two) => {
+                let (one, two) = both(one, two)?;
+                // The quotient of a negative number depends on the type.
+                self.is_lost |= one < 0 || two < 0;
+                match known.kind {
+                    Kind::Quotient(..) => one.checked_div_euclid(two),
+                    _ => one.checked_rem_euclid(two),
+                }
             }
             Kind::Least(one, two) => both(one, two).map(|(one, two)| one.min(two)),
             Kind::Greatest(one, two) => both(one, two).map(|(one, two)| one.max(two)),

@@ -89,5 +89,21 @@ pub(crate) fn differing(
     None
 }
 
+/// Any thread of a launch whose accesses differ if values do not wrap, of many.
+pub(crate) fn any(kernel: &Kernel, launch: &Thread) -> Option<Thread> {
+    let mut state = 1_u64;
+    let mut below = |most: i128| {
+        state =
+            state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        i128::from(state >> 20) % most
+    };
+    (0..200_000).find_map(|_| {
+        let [block, thread] = [launch.grid, launch.size].map(|size| size.map(&mut below));
+        let thread = Thread { block, thread, ..launch.clone() };
+        let [exact, wrapping] = [true, false].map(|it| kernel.run(&thread, it, 4000));
+        (!exact.agrees(&wrapping)).then_some(thread)
+    })
+}
+
 /// The most steps of all threads of a launch.
 const MOST_STEPS: usize = 4_000_000;

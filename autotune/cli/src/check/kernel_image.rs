@@ -9,7 +9,7 @@ use clap::Args;
 use cpp_demangle::{DemangleOptions, Symbol};
 use gridguard::image::{FileImage, ImageFile, KernelAttributes};
 use gridguard::{DeviceLimits, Rule};
-use gridguard_index::{EntryIndex, index_entry};
+use gridguard_index::{EntryIndex, EntryPlaces};
 use serde::Serialize;
 
 use crate::error::CommandError;
@@ -133,7 +133,8 @@ impl<'a> KernelFile<'a> {
             // Cheaper than the analysis of a library's many texts.
             let kernels = image.kernels().ok()?;
             kernels.iter().find(|kernel| kernel.name == name)?;
-            index_entry(&image.ptx().ok()?, name).ok()?
+            let text = image.ptx().ok()?;
+            EntryPlaces::read(&text).ok()?.index(&text, name).ok()?
         })
     }
 

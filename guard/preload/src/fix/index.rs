@@ -8,7 +8,7 @@ use core::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::Relaxed};
 use std::sync::Mutex;
 
 use gridguard::{Axis, Dim3, IndexLimit};
-use gridguard_index::{EntryIndex, Size, Sizes, Verdict, Wrap, index_entry};
+use gridguard_index::{EntryIndex, EntryPlaces, Size, Sizes, Verdict, Wrap};
 use gridguard_report::{IndexCoverage, IndexUse, Nearness};
 
 use crate::driver::Driver;
@@ -131,7 +131,8 @@ impl Watched {
         if text.len() > MOST_BYTES || reserve::for_text(text.len()).is_err() {
             return None;
         }
-        let entry = index_entry(&text, kernel.name.to_str().ok()?).ok()??;
+        let name = kernel.name.to_str().ok()?;
+        let entry = EntryPlaces::read(&text).ok()?.index(&text, name).ok()??;
         // SAFETY: the program is launching the kernel just now.
         let layout = unsafe { parameters(driver, driver.function_of(launch.kernel)) }.ok()?;
         let mut used = Vec::new();
