@@ -13,8 +13,9 @@ use crate::verdict::EntryIndex;
 /// Finds the 32-bit arithmetic of each entry of `ptx` whose result may leave its type and becomes an address, or is
 /// compared to decide about a branch.
 ///
-/// A negative number in an unsigned instruction is taken for intended, as in a check of both ends of a range. A
-/// parameter of twelve bytes whose words multiply and shift is taken for a divisor with its reciprocal.
+/// A negative number in an unsigned instruction is a large one in a check of both ends of a range, and where it only
+/// becomes an address. Elsewhere the result is unknown. A parameter of twelve bytes whose words multiply and shift is
+/// taken for a divisor with its reciprocal.
 ///
 /// # Errors
 ///

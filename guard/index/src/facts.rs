@@ -80,8 +80,7 @@ impl Trace<'_, '_> {
         facts.extend(difference.scaled(-1));
         // A number whose upper bits are masked is small.
         let node = &self.nodes[compare.left];
-        let opcode = self.code.instructions[node.instruction].tokens.start;
-        if let ([value, mask], b"and") = (&node.inputs[..], self.code.tokens[opcode].text)
+        if let ([value, mask], b"and") = (&node.inputs[..], self.opcode(compare.left))
             && let Some(mask) = self.nodes[mask.node].value.as_constant()
             && let lowest = 1_i128 << mask.trailing_zeros().min(64)
             && (mask == -lowest || mask.saturating_add(lowest) >= MOST_ITEMS)

@@ -6,7 +6,6 @@ use super::poly::Poly;
 use super::sizes::{Size, Sizes};
 use super::values::{Kind, MOST_BLOCKS, Values};
 use super::verdict::{EntryIndex, all_sizes};
-use super::witness::Witness;
 
 /// A sum of products of grid and block sizes, with the limit beyond which an index wraps.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -102,7 +101,7 @@ impl Check {
     fn limit(&self, bounds: &mut Bounds<'_>, known: &Sizes, work: &mut Work) -> Option<SizeLimit> {
         let is_certain = self.is_index && !self.is_doubt && !bounds.values.is_open(self.context);
         let bound = if is_certain { work.exceeding(self, bounds)? } else { None }?;
-        (work.witness(self, bounds) != Witness::Missing).then_some(())?;
+        work.has_witness(self, bounds).then_some(())?;
         SizeLimit::of(&bound, self.taken_as.most(), bounds, known)
     }
 
@@ -139,8 +138,7 @@ impl Check {
                     let mut bounds = Bounds::new(values, &sizes);
                     let found = work.exceeding(self, &mut bounds);
                     found.is_some_and(|found| {
-                        (found.is_some() && work.witness(self, &mut bounds) != Witness::Missing)
-                            == exceeds(blocks)
+                        (found.is_some() && work.has_witness(self, &mut bounds)) == exceeds(blocks)
                     })
                 })
             })
@@ -149,11 +147,11 @@ impl Check {
 }
 
 impl Work {
-    fn witness(&mut self, check: &Check, bounds: &mut Bounds<'_>) -> Witness {
+    fn has_witness(&mut self, check: &Check, bounds: &mut Bounds<'_>) -> bool {
         let before = bounds.steps;
-        let witness = check.witness(bounds);
+        let has_witness = check.has_witness(bounds);
         self.left = self.left.saturating_sub(bounds.steps - before);
-        witness
+        has_witness
     }
 
     /// The bound that exceeds the type of `check`. `None` if that is not known.

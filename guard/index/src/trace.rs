@@ -456,6 +456,11 @@ impl<'c, 'a> Trace<'c, 'a> {
         Some(self.values.poly(Kind::Size(Size::Parameter { index: parameter, offset }, bytes)))
     }
 
+    /// The opcode of the instruction that computes a node.
+    pub(super) fn opcode(&self, node: usize) -> &'a [u8] {
+        self.code.tokens[self.code.instructions[self.nodes[node].instruction].tokens.start].text
+    }
+
     pub(super) fn operands(&self) -> Vec<Operand<'a>> {
         operands(self.code, &self.code.instructions[self.at])
     }

@@ -14,7 +14,6 @@ use super::poly::Poly;
 use super::sizes::{Reason, Size, Sizes};
 use super::trace::{Taken, Trace};
 use super::values::{Atom, Kind, Origin, Values};
-use super::witness::Witness;
 use super::words::Words;
 
 /// The indices of an entry.
@@ -223,9 +222,7 @@ impl EntryIndex {
                         };
                         factor.abs() == 1 && product.len() == 1 && product.iter().any(is_index)
                     });
-                    let opcode =
-                        trace.code.instructions[trace.nodes[node].instruction].tokens.start;
-                    let opcode = trace.code.tokens[opcode].text;
+                    let opcode = trace.opcode(node);
                     // A remainder takes no order.
                     let is_dense = is_dense && opcode != b"rem";
                     let is_extended = is_compared && opcode == b"cvt";
@@ -430,12 +427,7 @@ fn search(mut fits: i128, mut wraps: i128, mut fails: impl FnMut(i128) -> bool) 
 impl Check {
     /// Whether a value that exceeds its type is a wrap: it is not meant, and a thread computes it.
     fn is_certain(&self, bounds: &mut Bounds<'_>) -> bool {
-        !self.is_doubt
-            && match self.witness(bounds) {
-                Witness::Found => true,
-                Witness::Free => true,
-                Witness::Missing => false,
-            }
+        !self.is_doubt && self.has_witness(bounds)
     }
 
     /// Whether an unsigned instruction takes a number that may be negative, and whose sign matters.
@@ -501,19 +493,19 @@ fn origin(trace: &Trace<'_, '_>, mut node: usize) -> usize {
 
 /// Whether `node` is a sum of products of its inputs, or one of them; and whether it extends an input of 32 bits.
 fn kind_of(trace: &Trace<'_, '_>, node: usize) -> (bool, bool) {
-    let node = &trace.nodes[node];
+    let (opcode, node) = (trace.opcode(node), &trace.nodes[node]);
     let instruction = &trace.code.instructions[node.instruction];
     let name = &trace.code.tokens[instruction.tokens.start..instruction.operands];
     let is_high = name.iter().any(|token| token.text == b".hi");
     let join = node.value.as_atom().map(|atom| &trace.values.get(atom).kind);
     let is_wide = name.iter().rev().nth(1).is_some_and(|to| to.text.ends_with(b"64"));
-    let is_linear = match name[0].text {
+    let is_linear = match opcode {
         b"add" | b"sub" | b"mul" | b"mad" | b"shl" | b"mov" | b"cvta" => true,
-        opcode => opcode == b"cvt" && is_wide,
+        _ => opcode == b"cvt" && is_wide,
     };
     (
         is_linear && !is_high || matches!(join, Some(Kind::Join(_))),
-        matches!(name[0].text, b"cvt" | b"mul" | b"mad" | b"mov") && !is_high,
+        matches!(opcode, b"cvt" | b"mul" | b"mad" | b"mov") && !is_high,
     )
 }
 
@@ -549,11 +541,8 @@ fn is_covered(trace: &Trace<'_, '_>, node: usize, taken_as: Taken) -> bool {
             continue;
         }
         let kind = node.value.as_atom().map(|atom| &trace.values.get(atom).kind);
-        let opcode = &trace.code.instructions[node.instruction].tokens.start;
-        let is_smaller = matches!(
-            trace.code.tokens[*opcode].text,
-            b"mov" | b"cvt" | b"div" | b"shr" | b"min" | b"max"
-        );
+        let is_smaller =
+            matches!(trace.opcode(at), b"mov" | b"cvt" | b"div" | b"shr" | b"min" | b"max");
         if node.inputs.is_empty() || !is_smaller && !matches!(kind, Some(Kind::Join(_))) {
             return false;
         }

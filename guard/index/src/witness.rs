@@ -7,16 +7,6 @@ use super::poly::Poly;
 use super::sizes::Size;
 use super::values::{Context, Kind, LANE, Origin, Test, Values};
 
-/// Whether a thread of a launch was found in which a value exceeds its type.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Witness {
-    Found,
-    /// The threads that were tried have values within the type, or do not compute the value.
-    Missing,
-    /// The value changes in a loop, or depends on data.
-    Free,
-}
-
 /// A thread, and what its values turned out to be.
 struct Thread<'b, 'v> {
     bounds: &'b Bounds<'v>,
@@ -34,8 +24,8 @@ struct Thread<'b, 'v> {
 }
 
 impl Check {
-    /// Looks for a thread that computes a value beyond the type.
-    pub(super) fn witness(&self, bounds: &mut Bounds<'_>) -> Witness {
+    /// Whether a thread that was tried computes a value beyond the type, or one that changes in a loop or depends on data.
+    pub(super) fn has_witness(&self, bounds: &mut Bounds<'_>) -> bool {
         let size = |size| bounds.largest(size);
         let [grid, block] =
             [Size::Grid, Size::Block].map(|of| [0, 1, 2].map(|axis| (size(of(axis)) - 1).max(0)));
@@ -91,11 +81,7 @@ impl Check {
             })
         });
         bounds.steps += steps / STEPS_OF_A_PRODUCT;
-        match (found, is_free) {
-            (true, _) => Witness::Found,
-            (false, true) => Witness::Free,
-            (false, false) => Witness::Missing,
-        }
+        found || is_free
     }
 }
 
