@@ -18,11 +18,6 @@ impl<'a> Trace<'_, 'a> {
         plain(a).times(&plain(b))
     }
 
-    pub(super) fn high_part(&mut self, a: &Poly, b: &Poly, kind: Type) -> Option<Poly> {
-        let product = Self::product(a, b, kind, true)?;
-        Some(self.values.quotient(&product, &Poly::constant(1 << kind.bits.min(64))))
-    }
-
     /// `a & b`
     pub(super) fn masked(&mut self, a: &Poly, b: &Poly) -> Option<Poly> {
         let (value, mask) = match (a.as_constant(), b.as_constant()) {

@@ -333,7 +333,9 @@ impl<'a> Trace<'_, 'a> {
                 } else if has(b".hi") && !kind.is_signed && !self.are_nonnegative(&values[..2]) {
                     (None, inputs)
                 } else if has(b".hi") {
-                    let value = self.high_part(a, b, kind);
+                    let whole = Self::product(a, b, kind, true);
+                    let power = Poly::constant(1 << kind.bits.min(64));
+                    let value = whole.map(|whole| self.values.quotient(&whole, &power));
                     let value =
                         values.get(2).map_or(value.clone(), |c| value.and_then(|it| it.plus(c, 1)));
                     // Of a product with another number than a reciprocal, nothing may be kept.

@@ -219,22 +219,14 @@ impl<'c, 'a> Trace<'c, 'a> {
             let range = self.code.blocks[block].instructions.clone();
             self.values.steps += u64::try_from(range.len()).unwrap_or(0);
             for instruction in &self.code.instructions[range] {
-                // The first operand ends at the first comma.
-                let ids = instruction.operands..instruction.tokens.end;
-                let to_comma = ids.take_while(|at| !self.code.tokens[*at].is(b','));
-                for at in to_comma.take(MOST_WRITTEN) {
-                    let id = self.code.ids[at];
+                // The first operand, and all of them if it is a vector.
+                let first = self.code.tokens.get(instruction.operands);
+                let is_vector = first.is_some_and(|token| token.is(b'{') || token.is(b'('));
+                let is_inside = |at: &usize| is_vector || !self.code.tokens[*at].is(b',');
+                let ids = (instruction.operands..instruction.tokens.end).take_while(is_inside);
+                for id in ids.take(MOST_WRITTEN).map(|at| self.code.ids[at]) {
                     if id != u32::MAX
                         && let Some(place) = self.places[index(id)]
-                    {
-                        written[place] = true;
-                    }
-                }
-                for at in (instruction.operands..instruction.tokens.end).take(MOST_WRITTEN) {
-                    let id = self.code.ids[at];
-                    let place = (id != u32::MAX).then(|| self.places[index(id)]).flatten();
-                    if let Some(place) =
-                        place.filter(|_| self.is_vector_write(instruction.operands))
                     {
                         written[place] = true;
                     }
@@ -242,10 +234,6 @@ impl<'c, 'a> Trace<'c, 'a> {
             }
         }
         written
-    }
-
-    fn is_vector_write(&self, operands: usize) -> bool {
-        self.code.tokens.get(operands).is_some_and(|token| token.is(b'{') || token.is(b'('))
     }
 
     /// Sets the state at a block with several predecessors. Returns the joins of a loop, with their registers.
