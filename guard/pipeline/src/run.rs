@@ -57,11 +57,13 @@ impl Pipeline<'_> {
         memory: impl PipelineMemory,
     ) -> Result<PipelineRun, Error> {
         let ran = memory.run(guard, self, plan, Location::caller());
+        if let Err(error) = &ran
+            && error.kind() == ErrorKind::Panicked
+        {
+            self.poisoned = error.stage().map(str::to_owned);
+        }
+        #[cfg(feature = "cuda")]
         if let Err(error) = &ran {
-            if error.kind() == ErrorKind::Panicked {
-                self.poisoned = error.stage().map(str::to_owned);
-            }
-            #[cfg(feature = "cuda")]
             error.cause().inspect(|cause| gridguard::cuda::schedule::report(*cause));
         }
         ran

@@ -161,7 +161,7 @@ impl LaunchBuilder<'_, CudaFunction> {
     ///
     /// # Errors
     ///
-    /// [`LaunchErrorKind::Unknown`](crate::cuda::LaunchErrorKind::Unknown) if the limits cannot be queried, and as [`Guard::launch`].
+    /// [`LaunchErrorKind::Unknown`] if the limits cannot be queried, and as [`Guard::launch`].
     #[inline]
     #[track_caller]
     pub unsafe fn launch(&mut self, request: impl Into<LaunchRequest>) -> Result<u64, LaunchError> {
