@@ -1,52 +1,47 @@
 //! Handles Ctrl-C and termination: the first signal ends the command in order, the second at once.
 
-#![allow(unsafe_code, reason = "installs handlers of signals")]
-
+use std::process;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
 
-use nix::libc;
 use nix::sys::signal::{SigHandler, Signal, signal};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use signal_hook::iterator::Signals;
 
-use crate::error::INTERRUPTED;
+use crate::error::{CommandError, INTERRUPTED};
+use crate::output::note;
 
 static REQUESTED: AtomicBool = AtomicBool::new(false);
 
 /// The flag that the first signal sets.
-pub(crate) fn flag() -> &'static AtomicBool {
-    extern "C" fn request(signal: i32) {
-        const NOTE: &str = "stopping; measurements are kept (press Ctrl-C again to stop at once)\n";
+pub(crate) fn flag() -> Result<&'static AtomicBool, CommandError> {
+    handle(|| {
         if REQUESTED.swap(true, Ordering::Relaxed) {
-            end(signal);
+            process::exit(INTERRUPTED.into());
         }
-        // SAFETY: signal handlers may call it. It reads only the constant.
-        let _ = unsafe { libc::write(libc::STDERR_FILENO, NOTE.as_ptr().cast(), NOTE.len()) };
-    }
-    handle(request);
-    &REQUESTED
+        note(format_args!("stopping; measurements are kept (press Ctrl-C again to stop at once)"));
+    })?;
+    Ok(&REQUESTED)
 }
 
 /// Ignores signals, because the parent process ends this one.
-pub(crate) fn ignore() {
-    handle(nothing);
+pub(crate) fn ignore() -> Result<(), CommandError> {
+    handle(|| {})
 }
 
-extern "C" fn end(_: i32) {
-    // SAFETY: signal handlers may call it.
-    unsafe { libc::_exit(INTERRUPTED.into()) }
-}
-
-extern "C" fn nothing(_: i32) {}
-
-fn handle(handler: extern "C" fn(i32)) {
-    for number in [Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP] {
-        // SAFETY: each handler of this file calls only functions that signal handlers may call. It fails only for
-        // signals that cannot be handled.
-        let _ = unsafe { signal(number, SigHandler::Handler(handler)) };
-    }
+/// Calls `action` for each signal, on a thread of its own.
+fn handle(action: impl Fn() + Send + 'static) -> Result<(), CommandError> {
+    let signals = Signals::new([SIGINT, SIGTERM, SIGHUP]);
+    let mut signals = signals
+        .map_err(|error| CommandError::failed(format_args!("cannot handle signals: {error}")))?;
+    thread::spawn(move || signals.forever().for_each(|_| action()));
+    Ok(())
 }
 
 /// Makes a write beyond `ulimit -f` an error. By default it is a signal that ends the command.
+#[allow(unsafe_code, reason = "installs a handler of a signal")]
 pub(crate) fn fail_at_file_limit() {
+    extern "C" fn nothing(_: i32) {}
     // Unlike an ignored signal, a handled one has its default again in a program that `run` becomes.
     // SAFETY: the handler does nothing, so it may run at any time.
     let before = unsafe { signal(Signal::SIGXFSZ, SigHandler::Handler(nothing)) };

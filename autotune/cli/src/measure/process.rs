@@ -32,7 +32,7 @@ pub(crate) struct Measure {
 impl Measure {
     pub(crate) fn run(&self) -> Result<Exit, CommandError> {
         // The parent handles signals and closes the connection.
-        interrupt::ignore();
+        interrupt::ignore()?;
         let target = match self.device {
             DeviceSelection::Ordinal(ordinal) => Target::device(ordinal)?,
             DeviceSelection::Host | DeviceSelection::All => Target::host(&self.gpu)?,

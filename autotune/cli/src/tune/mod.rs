@@ -103,7 +103,7 @@ impl Tune {
         let groups = DeviceGroup::all(targets, self.profile.as_deref())?;
         let start = Instant::now();
         let deadline = self.budget.and_then(|budget| start.checked_add(budget));
-        let interrupt = interrupt::flag();
+        let interrupt = interrupt::flag()?;
 
         let missing: Vec<_> =
             groups.iter().map(|group| group.missing(&tasks, self.again)).collect();
