@@ -56,6 +56,10 @@ __device__ inline void load_columns(u32 (&words)[WORDS], const Element *__restri
     if constexpr (Q_QUARTER) words[WORDS - 1] = ldcs<u32>(row + HEAD_DIM - 8 + 2 * t);
 }
 
+// Of eight neighbouring vectors of 16 bytes of a row of v, the one in lane group `g`. So a lane of out, which serves two
+// groups, has a vector of each half, and four lanes store 64 contiguous bytes. Stores of half a sector each are slower.
+__device__ inline u32 vector_of_group(u32 g) { return g / 2 + g % 2 * 4; }
+
 // The dimensions of a row of v in lane group `g`; zeros past the last key.
 __device__ inline void load_dims(u32 (&words)[DIM_WORDS], const Element *__restrict__ v, u64 stride, u32 key, u32 g) {
 #pragma unroll
@@ -64,7 +68,7 @@ __device__ inline void load_dims(u32 (&words)[DIM_WORDS], const Element *__restr
     const Element *row = v + key * stride;
 #pragma unroll
     for (u32 i = 0; i < V_WIDE; ++i) {
-        const uint4 x = ldcs<uint4>(row + 64 * i + 8 * g);
+        const uint4 x = ldcs<uint4>(row + 64 * i + 8 * vector_of_group(g));
         words[4 * i] = x.x, words[4 * i + 1] = x.y, words[4 * i + 2] = x.z, words[4 * i + 3] = x.w;
     }
     const Element *rest = row + 64 * V_WIDE;
@@ -119,9 +123,9 @@ __device__ inline void store_row(Element *__restrict__ row, const float (&sums)[
 #pragma unroll
     for (u32 i = 0; i < V_WIDE; ++i) {
         const u32 j = 8 * i;
-        Element *to = row + 64 * i + 16 * t;
+        Element *to = row + 64 * i + 8 * t;
         stcs(to, uint4{two(j, 0), two(j + 2, 0), two(j + 4, 0), two(j + 6, 0)});
-        stcs(to + 8, uint4{two(j, 1), two(j + 2, 1), two(j + 4, 1), two(j + 6, 1)});
+        stcs(to + 32, uint4{two(j, 1), two(j + 2, 1), two(j + 4, 1), two(j + 6, 1)});
     }
     Element *rest = row + 64 * V_WIDE;
     constexpr u32 J = 8 * V_WIDE;

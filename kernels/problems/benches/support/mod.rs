@@ -77,7 +77,11 @@ impl<'a> Repeated<'a> {
         })
     }
 
-    /// Adds what does the work, where that was chosen.
+    pub(crate) fn time(&mut self, repetitions: u64) -> Result<Duration, Failure> {
+        (self.time)(repetitions)
+    }
+
+    /// Adds what does the work, or where its memory lies, if that was chosen.
     pub(crate) fn made_by(mut self, name: String) -> Self {
         self.by = Some(name);
         self
