@@ -110,6 +110,9 @@ __global__ void slowly(float *in, int rows) {
 __global__ void rows_of(float *out, const float *in, int first) {
     cudaGridDependencySynchronize();
     int row = first + blockIdx.y;
+#if __CUDA_ARCH__ == 800
+    if (row % 4) return; /* as for another number of rows in a block */
+#endif
     out[row * 32 + threadIdx.x] = sinf(in[row] * scale[0] + table[threadIdx.x]) * scale[1];
     if (threadIdx.x == 0) atomicAdd(&count, 1);
     cudaTriggerProgrammaticLaunchCompletion();
@@ -187,9 +190,9 @@ static std::vector<char> compiled() {
     OK(cuDeviceGetAttribute(&major, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR, 0));
     OK(cuDeviceGetAttribute(&minor, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR, 0));
     snprintf(option, sizeof option, "-arch=sm_%d%d", major, minor);
-    const char *options[] = {option};
+    const char *options[] = {option, getenv("NVRTC_OPTION")};
     OK(nvrtcCreateProgram(&program, SOURCE, "rows.cu", 0, nullptr, nullptr));
-    OK(nvrtcCompileProgram(program, 1, options));
+    OK(nvrtcCompileProgram(program, options[1] ? 2 : 1, options));
     OK(nvrtcGetCUBINSize(program, &size));
     std::vector<char> cubin(size);
     OK(nvrtcGetCUBIN(program, cubin.data()));
@@ -366,11 +369,26 @@ def programs(folder):
         yield [Program(f"nvcc, compression for {mode}", [program], ("plain",))]
     program = suite.build(folder, "rows-native", CUDA, "-arch=native")
     yield [Program("nvcc -arch=native", [program], ("plain",), "its fat binary has machine code without PTX")]
+    # Machine code whose PTX is not that of its own compilation.
+    of_code = f"arch={arch.removeprefix('-arch=').replace('sm', 'compute')},code={arch.removeprefix('-arch=')}"
+    program = suite.build(folder, "rows-two", CUDA, "-gencode", of_code, "-gencode", "arch=compute_80,code=compute_80")
+    of_another = "no PTX of the compilation that made its code"
+    yield [Program("nvcc, PTX of another architecture", [program], ("plain",), of_another)]
+    program = suite.build(folder, "rows-option", CUDA, arch, "-Xptxas=-O1")
+    yield [Program("nvcc, an option of ptxas", [program], ("plain",), "an option that the driver does not apply")]
     program = suite.build(folder, "nvrtc", NVRTC, "-lnvrtc", "-lcuda")
     yield [Program("nvrtc", [program])]
+    with_option = ["env", "NVRTC_OPTION=--ptxas-options=--fmad=false", program]
+    yield [Program("nvrtc, an option of ptxas", with_option, refused="an option that the driver does not apply")]
     source, cubin = (os.path.join(folder, "child." + ending) for ending in ("cu", "cubin"))
     child = f"{suite.NVCC} {arch} --cubin -o {cubin} {source}"
     yield [Program("nvcc --cubin, as a child", [program], (child, source, cubin))]
+    # The second ptxas fails and leaves the machine code of the first.
+    source, ptx, cubin = (os.path.join(folder, "failed." + ending) for ending in ("cu", "ptx", "cubin"))
+    ptxas = f"{os.path.join(os.path.dirname(suite.NVCC), 'ptxas')} {arch} -o {cubin} {ptx}"
+    failing = f"sed -i 's/sin/cos/; $a unknown;' {ptx} && ! {ptxas} && test -s {cubin}"
+    child = f"{suite.NVCC} {arch} --ptx -o {ptx} {source} && {ptxas} && {failing}"
+    yield [Program("ptxas that fails, as a child", [program], (child, source, cubin))]
     yield [Program("nvcc, clusters", [suite.build(folder, "clusters", CLUSTERS, arch)])]
     library = suite.build_for_jax(folder, JAX_LIBRARY, arch)
     yield [Program("jax", [sys.executable, "-c", JAX], (library,)) if library else Program("jax")]
