@@ -18,3 +18,6 @@ pub const PROFILES_RON: &[(&str, &str)] = &[
     ("nvidia-h100-80gb-hbm3.ron", include_str!("../profiles/nvidia-h100-80gb-hbm3.ron")),
     ("nvidia-h200.ron", include_str!("../profiles/nvidia-h200.ron")),
 ];
+
+/// The folder of the rows that explain failures, where this crate was compiled. Build scripts read it.
+pub const FAILURES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/failures");

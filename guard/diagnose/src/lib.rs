@@ -25,6 +25,7 @@
 
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
+mod answer;
 mod capability;
 mod clue;
 mod codes;
@@ -32,11 +33,21 @@ mod diagnosis;
 mod evidence;
 mod failure;
 mod failure_id;
+mod kinds;
 mod parse;
+mod pattern;
+mod rank;
+mod relation;
 mod remarks;
+mod rows;
+mod scan;
 mod shape;
 mod stated;
+mod template;
+mod value;
+mod words;
 
+pub use answer::{Answer, Finding};
 pub use capability::Capability;
 pub use clue::Clue;
 pub use codes::known_failures;
@@ -44,8 +55,11 @@ pub use diagnosis::{Diagnosis, diagnose};
 pub use evidence::{CudaVersion, Evidence, LaunchConfig, LaunchSizes, ViolatedRule};
 pub use failure::{Cause, KnownCause, KnownFailure, Origin};
 pub use failure_id::FailureId;
+pub use kinds::{Confidence, Fault, Memory, Platform};
+use parse::input;
 pub use parse::{LogFinding, LogScanner, MAX_FINDINGS, MAX_LINE_BYTES, similar_failures};
 pub use remarks::Remarks;
+pub use scan::Scanner;
 
 /// The examples of the README.
 #[cfg(doctest)]

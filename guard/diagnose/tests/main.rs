@@ -1,6 +1,11 @@
 //! Logs, messages of many programs, and the texts of diagnoses.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "tests")]
 
+mod judge;
 mod log;
 mod messages;
+mod reports;
+mod rows;
+#[path = "../schema.rs"]
+mod schema;
 mod texts;

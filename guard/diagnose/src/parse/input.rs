@@ -18,7 +18,7 @@ type Unit = fn([u8; 2]) -> u16;
 /// # Errors
 ///
 /// The error of reading `input`.
-pub(super) fn read(mut input: impl BufRead, take: impl FnMut(&str, bool)) -> io::Result<()> {
+pub(crate) fn read(mut input: impl BufRead, take: impl FnMut(&str, bool)) -> io::Result<()> {
     let mut head = Vec::new();
     // The longest byte order mark.
     input.by_ref().take(3).read_to_end(&mut head)?;
@@ -124,12 +124,12 @@ fn decode(bytes: &mut Vec<u8>, unit: Unit) -> String {
 }
 
 /// The first `bytes` of `text`, or fewer to end at a character.
-pub(super) fn truncated(text: &str, bytes: usize) -> &str {
+pub(crate) fn truncated(text: &str, bytes: usize) -> &str {
     (0..=bytes.min(text.len())).rev().find_map(|end| text.get(..end)).unwrap_or_default()
 }
 
 /// `text`, or its beginning and `…` in at most `bytes`.
-pub(super) fn shortened(text: &str, bytes: usize) -> String {
+pub(crate) fn shortened(text: &str, bytes: usize) -> String {
     const MARK: &str = "\u{2026}";
     if text.len() <= bytes {
         return text.to_owned();
@@ -138,7 +138,7 @@ pub(super) fn shortened(text: &str, bytes: usize) -> String {
 }
 
 /// `line` without escape sequences; other control characters become spaces.
-pub(super) fn plain(line: &str) -> String {
+pub(crate) fn plain(line: &str) -> String {
     let mut text = String::with_capacity(line.len());
     let mut rest = line.chars();
     while let Some(c) = rest.next() {

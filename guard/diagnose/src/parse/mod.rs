@@ -2,7 +2,7 @@
 
 mod driver_log;
 mod facts;
-mod input;
+pub(crate) mod input;
 mod log;
 mod phrases;
 mod recognize;

@@ -1,0 +1,301 @@
+//! Patterns: literal words with typed holes, found anywhere in a line.
+//!
+//! The literals ignore ASCII case, and a run of white space is one blank. A pattern begins and ends at the borders
+//! of words. `{name:kind}` captures, `{*}` skips text, `{{` and `}}` are braces.
+
+use crate::value::{Kind, is_word};
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Part {
+    /// In lower case.
+    Literal(String),
+    Hole {
+        name: String,
+        kind: Kind,
+    },
+    Skip,
+}
+
+/// A pattern that is ready to be searched for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Pattern {
+    parts: Vec<Part>,
+}
+
+/// A captured text.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Capture {
+    pub(crate) name: String,
+    pub(crate) kind: Kind,
+    pub(crate) text: String,
+}
+
+/// A line with single blanks, and the same in lower case.
+#[derive(Clone, Debug)]
+pub(crate) struct Line {
+    text: String,
+    lower: String,
+}
+
+impl Line {
+    pub(crate) fn new(line: &str) -> Self {
+        let mut text = String::with_capacity(line.len());
+        for word in line.split_whitespace() {
+            if !text.is_empty() {
+                text.push(' ');
+            }
+            text.push_str(word);
+        }
+        let lower = text.to_ascii_lowercase();
+        Self { text, lower }
+    }
+
+    pub(crate) fn text(&self) -> &str {
+        &self.text
+    }
+}
+
+/// The steps that one search may take for each byte of a line: what an honest line needs is a tenth.
+const STEPS: usize = 64;
+
+impl Pattern {
+    /// # Errors
+    ///
+    /// What is wrong with the text.
+    pub(crate) fn parse(text: &str) -> Result<Self, String> {
+        let mut parts = Vec::new();
+        let mut literal = String::new();
+        let mut rest = text;
+        while let Some(place) = rest.find(['{', '}']) {
+            let (before, found) = rest.split_at(place);
+            literal.push_str(before);
+            let doubled = ["{{", "}}"].into_iter().find(|it| found.starts_with(it));
+            if let Some(doubled) = doubled {
+                literal.push_str(&doubled[1..]);
+                rest = &found[2..];
+                continue;
+            }
+            let hole = found.strip_prefix('{').and_then(|it| it.split_once('}'));
+            let (hole, after) =
+                hole.ok_or_else(|| format!("a brace without its other: {found}"))?;
+            push_literal(&mut parts, &mut literal);
+            parts.push(match hole.split_once(':') {
+                None if hole == "*" => Part::Skip,
+                Some((name, kind)) if is_name(name) => {
+                    let kind =
+                        Kind::from_name(kind).ok_or_else(|| format!("no type of holes: {kind}"))?;
+                    Part::Hole { name: name.to_owned(), kind }
+                }
+                _ => return Err(format!("no hole: {{{hole}}}")),
+            });
+            rest = after;
+        }
+        literal.push_str(rest);
+        push_literal(&mut parts, &mut literal);
+        if let (Some(Part::Literal(first)), _) = (parts.first_mut(), ()) {
+            *first = first.trim_start().to_owned();
+        }
+        if let Some(Part::Literal(last)) = parts.last_mut() {
+            *last = last.trim_end().to_owned();
+        }
+        let is_open =
+            |part: &Part| matches!(part, Part::Skip | Part::Hole { kind: Kind::Text, .. });
+        if parts.windows(2).any(|pair| pair.iter().all(is_open)) {
+            return Err("two holes of text without a literal between them".into());
+        }
+        Ok(Self { parts })
+    }
+
+    /// The names of its holes.
+    pub(crate) fn holes(&self) -> impl Iterator<Item = &str> {
+        self.parts.iter().filter_map(|part| match part {
+            Part::Hole { name, .. } => Some(name.as_str()),
+            _ => None,
+        })
+    }
+
+    fn literals(&self) -> impl Iterator<Item = (usize, &str)> {
+        self.parts.iter().enumerate().filter_map(|(place, part)| match part {
+            Part::Literal(text) => Some((place, text.as_str())),
+            _ => None,
+        })
+    }
+
+    /// The number of words in its literals.
+    pub(crate) fn words(&self) -> usize {
+        self.literals()
+            .map(|(_, text)| text.split(|c| !is_letter(c)).filter(|it| !it.is_empty()).count())
+            .sum()
+    }
+
+    /// The words that are whole in every line that it matches.
+    pub(crate) fn whole_words(&self) -> Vec<&str> {
+        let mut words = Vec::new();
+        for (place, text) in self.literals() {
+            // A typed hole may continue a word.
+            let is_hole = |place: Option<usize>| {
+                let part = place.and_then(|place| self.parts.get(place));
+                matches!(part, Some(Part::Hole { kind, .. }) if *kind != Kind::Text)
+            };
+            let mut at = 0;
+            for word in text.split(|c| !is_letter(c)) {
+                let end = at + word.len();
+                let is_cut = at == 0 && is_hole(place.checked_sub(1))
+                    || end == text.len() && is_hole(Some(place + 1));
+                if !word.is_empty() && !is_cut {
+                    words.push(word);
+                }
+                at = end + text[end..].chars().next().map_or(0, char::len_utf8);
+            }
+        }
+        words
+    }
+
+    /// What it captures in `line`, if it is there.
+    pub(crate) fn find(&self, line: &Line) -> Option<Vec<Capture>> {
+        let mut search =
+            Search { line, steps: STEPS * (line.text.len() + 64), captures: Vec::new() };
+        let mut at = 0;
+        let mut place = 0;
+        let mut open: Option<&Part> = None;
+        loop {
+            let rest = self.parts.get(place..).unwrap_or_default();
+            let is_open =
+                |part: &Part| matches!(part, Part::Skip | Part::Hole { kind: Kind::Text, .. });
+            let length = rest.iter().position(is_open).unwrap_or(rest.len());
+            let (segment, after) = rest.split_at(length);
+            let (start, end) = if segment.is_empty() && after.is_empty() {
+                (line.text.len(), line.text.len())
+            } else if segment.is_empty() {
+                (at, at)
+            } else {
+                search.segment(segment, at, after.is_empty(), open)?
+            };
+            if let Some(Part::Hole { name, kind }) = open {
+                let text = line.text.get(at..start)?.trim();
+                if text.is_empty() {
+                    return None;
+                }
+                search.captures.push(Capture {
+                    name: name.clone(),
+                    kind: *kind,
+                    text: text.to_owned(),
+                });
+            }
+            let Some(next) = after.first() else { return Some(search.captures) };
+            open = Some(next);
+            at = end;
+            place += length + 1;
+        }
+    }
+}
+
+struct Search<'a> {
+    line: &'a Line,
+    steps: usize,
+    captures: Vec<Capture>,
+}
+
+impl Search<'_> {
+    /// The first place from `from` on where all of `parts` match, one behind the other.
+    fn segment(
+        &mut self,
+        parts: &[Part],
+        from: usize,
+        is_end: bool,
+        open: Option<&Part>,
+    ) -> Option<(usize, usize)> {
+        let mut from = from;
+        // A text is not empty.
+        if matches!(open, Some(Part::Hole { .. })) {
+            from += 1;
+        }
+        let (text, lower) = (&self.line.text, &self.line.lower);
+        loop {
+            let start = match parts.first()? {
+                Part::Literal(literal) => from + lower.get(from..)?.find(literal.as_str())?,
+                _ => {
+                    from + text
+                        .get(from..)?
+                        .char_indices()
+                        .find(|(at, c)| {
+                            *c != ' '
+                                && !text
+                                    .as_bytes()
+                                    .get((from + at).wrapping_sub(1))
+                                    .is_some_and(|it| is_word(*it))
+                        })?
+                        .0
+                }
+            };
+            self.steps = self.steps.checked_sub(1)?;
+            if is_border(text, start) {
+                let kept = self.captures.len();
+                if let Some(end) = self.sequence(parts, start, is_end) {
+                    return Some((start, end));
+                }
+                self.captures.truncate(kept);
+            }
+            from = start + text.get(start..)?.chars().next()?.len_utf8();
+        }
+    }
+
+    /// The end of `parts`, which begin at `at`.
+    fn sequence(&mut self, parts: &[Part], at: usize, is_end: bool) -> Option<usize> {
+        self.steps = self.steps.checked_sub(1)?;
+        let Some((first, rest)) = parts.split_first() else {
+            return is_border(&self.line.text, at).then_some(at);
+        };
+        match first {
+            Part::Literal(literal) => {
+                let found = self.line.lower.get(at..)?.starts_with(literal.as_str());
+                found.then(|| self.sequence(rest, at + literal.len(), is_end)).flatten()
+            }
+            Part::Hole { name, kind } => {
+                let line = self.line;
+                for end in kind.ends(&line.text, at, rest.is_empty()) {
+                    let kept = self.captures.len();
+                    let text = line.text.get(at..end)?.to_owned();
+                    self.captures.push(Capture { name: name.clone(), kind: *kind, text });
+                    if let Some(end) = self.sequence(rest, end, is_end) {
+                        return Some(end);
+                    }
+                    self.captures.truncate(kept);
+                }
+                None
+            }
+            Part::Skip => None,
+        }
+    }
+}
+
+/// Whether no word continues across `at`.
+fn is_border(text: &str, at: usize) -> bool {
+    let is_inside = |at: Option<usize>| {
+        at.and_then(|at| text.as_bytes().get(at)).is_some_and(|it| is_word(*it))
+    };
+    !(is_inside(at.checked_sub(1)) && is_inside(Some(at)))
+}
+
+fn is_letter(c: char) -> bool {
+    c.is_ascii_alphanumeric() || c == '_' || !c.is_ascii()
+}
+
+fn is_name(name: &str) -> bool {
+    name.starts_with(|c: char| c.is_ascii_lowercase())
+        && name.chars().all(|c| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '_')
+}
+
+/// Appends the literal with single blanks.
+fn push_literal(parts: &mut Vec<Part>, literal: &mut String) {
+    if literal.is_empty() {
+        return;
+    }
+    let mut text = String::new();
+    for c in literal.drain(..) {
+        if !(c.is_whitespace() && text.ends_with(' ')) {
+            text.push(if c.is_whitespace() { ' ' } else { c.to_ascii_lowercase() });
+        }
+    }
+    parts.push(Part::Literal(text));
+}

@@ -1,0 +1,210 @@
+//! Finds the rows' patterns in a log, line by line, in bounded memory.
+
+use std::borrow::Cow;
+use std::collections::BTreeMap;
+use std::io::{self, BufRead};
+
+use crate::input;
+use crate::kinds::Confidence;
+use crate::pattern::{Capture, Line, Pattern};
+use crate::rows::{self, PATTERNS, ROWS, Row, Use};
+use crate::value::{Kind, number_of};
+use crate::words;
+
+/// Bytes of a line that a finding keeps.
+const SHOWN_BYTES: usize = 400;
+/// Occurrences of a row with different captures that are kept.
+const KEPT_FOUND: usize = 4;
+/// Values of a fact that are kept.
+const KEPT_VALUES: usize = 16;
+/// Harmless lines whose conditions are open until the end.
+const KEPT_HARMLESS: usize = 64;
+
+/// Collects what a log says: the rows whose lines it has, and facts.
+#[derive(Clone, Debug, Default)]
+pub struct Scanner {
+    pub(crate) lines: u64,
+    pub(crate) hits: BTreeMap<usize, Hit>,
+    /// Patterns of rows' contexts, with what they captured first.
+    pub(crate) contexts: BTreeMap<usize, Vec<Capture>>,
+    pub(crate) facts: Vec<Fact>,
+    compiled: BTreeMap<usize, Pattern>,
+    candidates: Vec<u16>,
+}
+
+/// A row that the log has.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Hit {
+    pub(crate) times: u64,
+    pub(crate) found: Vec<Found>,
+}
+
+/// One line of a row.
+#[derive(Clone, Debug)]
+pub(crate) struct Found {
+    pub(crate) line: u64,
+    pub(crate) text: String,
+    pub(crate) captures: Vec<Capture>,
+    /// Literal words that matched.
+    pub(crate) words: u16,
+}
+
+/// A fact in the log.
+#[derive(Clone, Debug)]
+pub(crate) struct Fact {
+    pub(crate) line: u64,
+    pub(crate) capture: Capture,
+}
+
+impl Scanner {
+    /// A scanner for logs.
+    #[must_use]
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// The number of lines so far.
+    #[must_use]
+    pub const fn lines(&self) -> u64 {
+        self.lines
+    }
+
+    /// Scans the next line.
+    pub fn line(&mut self, line: &str) {
+        self.piece(line, true);
+    }
+
+    /// Scans all lines of `input`, in UTF-8, or in UTF-16 that begins with a byte order mark;
+    /// invalid bytes are replaced.
+    ///
+    /// # Errors
+    ///
+    /// The error of reading `input`; the lines before it are scanned.
+    pub fn read(&mut self, input: impl BufRead) -> io::Result<()> {
+        input::read(input, |piece, ends_line| self.piece(piece, ends_line))
+    }
+
+    fn piece(&mut self, piece: &str, ends_line: bool) {
+        let number = self.lines.saturating_add(1);
+        let is_plain = !piece.bytes().any(|it| it.is_ascii_control() && it != b'\t');
+        let text = if is_plain { Cow::from(piece) } else { input::plain(piece).into() };
+        self.scan(&text, number);
+        if ends_line {
+            self.lines = number;
+        }
+    }
+
+    fn scan(&mut self, text: &str, number: u64) {
+        let mut candidates = core::mem::take(&mut self.candidates);
+        candidates.clear();
+        words::hashes(text.as_bytes(), |hash| candidates.extend_from_slice(rows::found_by(hash)));
+        if !candidates.is_empty() {
+            candidates.sort_unstable();
+            candidates.dedup();
+            self.matches(&Line::new(text), number, &candidates);
+        }
+        self.candidates = candidates;
+    }
+
+    fn matches(&mut self, line: &Line, number: u64, candidates: &[u16]) {
+        let mut found: Vec<(usize, u16, Vec<Capture>)> = Vec::new();
+        let mut contexts = Vec::new();
+        for place in candidates.iter().copied().map(usize::from) {
+            let Some(entry) = PATTERNS.get(place) else { continue };
+            let Some(captures) = self.find(place, line) else { continue };
+            let row = match entry.of {
+                Use::Line(row) => Some(row),
+                Use::Words(row) => {
+                    let here = ROWS.get(row).map_or(&[][..], |row| row.here);
+                    here.iter().any(|place| self.find(*place, line).is_some()).then_some(row)
+                }
+                Use::Number(family) => captures
+                    .iter()
+                    .find(|it| it.name == "code")
+                    .and_then(|it| rows::row_of_code(family, code_of(&it.text)?)),
+                Use::Context => {
+                    contexts.push((place, captures.clone()));
+                    None
+                }
+            };
+            if let Some(row) = row {
+                found.push((row, entry.words, captures));
+            }
+        }
+        let is_harmless = |row: &Row| {
+            row.confidence == Confidence::Harmless
+                && row.near.is_empty()
+                && row.without.is_empty()
+                && row.when.is_empty()
+        };
+        if found.iter().any(|(row, ..)| ROWS.get(*row).is_some_and(is_harmless)) {
+            return;
+        }
+        for (place, captures) in contexts {
+            self.contexts.entry(place).or_insert(captures);
+        }
+        for (row, words, captures) in found {
+            self.keep(row, words, captures, line, number);
+        }
+    }
+
+    /// What the pattern captures in the line.
+    fn find(&mut self, place: usize, line: &Line) -> Option<Vec<Capture>> {
+        let text = PATTERNS.get(place)?.text;
+        if !self.compiled.contains_key(&place) {
+            self.compiled.insert(place, Pattern::parse(text).ok()?);
+        }
+        self.compiled.get(&place)?.find(line)
+    }
+
+    fn keep(&mut self, place: usize, words: u16, captures: Vec<Capture>, line: &Line, number: u64) {
+        let Some(row) = ROWS.get(place) else { return };
+        let stated = row.facts.iter().map(|(name, value)| Capture {
+            name: (*name).to_owned(),
+            kind: kind_of(value),
+            text: (*value).to_owned(),
+        });
+        let captured = captures.iter().filter(|_| row.confidence == Confidence::Fact).cloned();
+        let facts: Vec<Capture> = stated.chain(captured).collect();
+        for capture in facts {
+            let same = self.facts.iter().filter(|it| it.capture.name == capture.name);
+            if same.clone().count() < KEPT_VALUES && same.clone().all(|it| it.capture != capture) {
+                self.facts.push(Fact { line: number, capture });
+            }
+        }
+        let hit = self.hits.entry(place).or_default();
+        hit.times = hit.times.saturating_add(1);
+        let kept = if row.confidence == Confidence::Harmless { KEPT_HARMLESS } else { KEPT_FOUND };
+        let same = hit
+            .found
+            .iter_mut()
+            .find(|it| it.captures == captures && row.confidence != Confidence::Harmless);
+        if let Some(same) = same {
+            same.words = same.words.max(words);
+        } else if hit.found.len() < kept {
+            let text = input::shortened(line.text(), SHOWN_BYTES);
+            hit.found.push(Found { line: number, text, captures, words });
+        }
+    }
+}
+
+fn code_of(text: &str) -> Option<i64> {
+    #[allow(
+        clippy::as_conversions,
+        clippy::cast_possible_truncation,
+        reason = "codes have 32 bits"
+    )]
+    number_of(text).map(|it| it as i64)
+}
+
+/// The kind of a fact that a row states in words.
+fn kind_of(value: &str) -> Kind {
+    let is_number = value.chars().all(|c| c.is_ascii_digit());
+    let is_version = value.chars().all(|c| c.is_ascii_digit() || c == '.');
+    match value {
+        "" => Kind::Text,
+        _ if is_number => Kind::Int,
+        _ if is_version => Kind::Version,
+        _ => Kind::Text,
+    }
+}
