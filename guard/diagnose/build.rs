@@ -119,14 +119,11 @@ fn check(row: &Row) -> Result<(), String> {
     let is_memory =
         matches!(row.memory.0.as_str(), "" | "None") || Memory::from_row(&row.memory.0).is_some();
     known(is_memory, "no such memory")?;
-    known(!row.lines.is_empty() || !row.words.is_empty(), "it has no lines")?;
     known(!is_failure || !row.cause.is_empty(), "it has no cause")?;
     known(row.may.len() <= 3, "more than three causes in `may`")?;
     known(row.words.is_empty() || !row.here.is_empty(), "`words` without `here`")?;
     let mut names = BTreeSet::new();
-    for text in
-        row.lines.iter().chain(&row.words).chain(&row.near).chain(&row.without).chain(&row.here)
-    {
+    for text in row.lines.iter().chain(&row.words).chain(&row.near).chain(&row.without) {
         for text in alternatives(text)? {
             let pattern = Pattern::parse(&text)?;
             known(!pattern.whole_words().is_empty(), &format!("no whole word in {text:?}"))?;
@@ -211,8 +208,8 @@ impl Tables {
                     })
                     .collect()
             };
-            let (near, without, here) =
-                (context(&row.near)?, context(&row.without)?, context(&row.here)?);
+            let (near, without) = (context(&row.near)?, context(&row.without)?);
+            let here: Vec<String> = row.here.iter().map(|it| it.to_ascii_lowercase()).collect();
             let places =
                 |ids: &[String]| -> Vec<usize> { ids.iter().filter_map(place_of).collect() };
             let fault = if row.fault.0.is_empty() { "Unknown" } else { &row.fault.0 };
@@ -228,7 +225,7 @@ impl Tables {
                  fault: Fault::{fault}, memory: {memory}, facts: &{:?}, explains: &{:?}, may: &{:?}, \
                  is_sticky: {}, is_late: {}, source: {:?} }},",
                 row.id, row.platform.0, row.owner, row.title, row.evidence.0,
-                slices(&near), without.concat(), here.concat(), row.when, row.cause, row.remedy, row.command,
+                slices(&near), without.concat(), here, row.when, row.cause, row.remedy, row.command,
                 facts, places(&row.explains), places(&row.may), row.sticky, row.late, row.source,
             )
             .map_err(|error| error.to_string())?;

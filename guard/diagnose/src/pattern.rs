@@ -53,6 +53,10 @@ impl Line {
     pub(crate) fn text(&self) -> &str {
         &self.text
     }
+
+    pub(crate) fn lower(&self) -> &str {
+        &self.lower
+    }
 }
 
 /// The steps that one search may take for each byte of a line: what an honest line needs is a tenth.

@@ -15,8 +15,8 @@ pub(crate) struct Row {
     pub(crate) near: &'static [&'static [usize]],
     /// None is in the log.
     pub(crate) without: &'static [usize],
-    /// One is in the same line as words that other programs print, too.
-    pub(crate) here: &'static [usize],
+    /// One is in the same line as words that other programs print, too, in lower case.
+    pub(crate) here: &'static [&'static str],
     pub(crate) when: &'static [&'static str],
     pub(crate) cause: &'static str,
     pub(crate) remedy: &'static str,
