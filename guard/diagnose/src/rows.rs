@@ -95,3 +95,10 @@ pub(crate) fn row_of_code(family: usize, code: i64) -> Option<usize> {
     };
     place_of(&id)
 }
+
+/// Whether the row is of a family's code.
+pub(crate) fn is_of_family(row: usize, family: usize) -> bool {
+    let prefix = FAMILIES.get(family).copied().unwrap_or_default();
+    let rest = ROWS.get(row).and_then(|row| row.id.strip_prefix(prefix));
+    rest.is_some_and(|rest| rest.starts_with('-'))
+}

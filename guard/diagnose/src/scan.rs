@@ -1,5 +1,6 @@
 //! Finds the rows' patterns in a log, line by line, in bounded memory.
 
+use core::cmp::Reverse;
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::io::{self, BufRead};
@@ -108,27 +109,31 @@ impl Scanner {
 
     fn matches(&mut self, line: &Line, number: u64, candidates: &[u16]) {
         let mut found: Vec<(usize, u16, Vec<Capture>)> = Vec::new();
+        let mut numbers = Vec::new();
         let mut contexts = Vec::new();
         for place in candidates.iter().copied().map(usize::from) {
             let Some(entry) = PATTERNS.get(place) else { continue };
             let Some(captures) = self.find(place, line) else { continue };
-            let row = match entry.of {
-                Use::Line(row) => Some(row),
+            match entry.of {
+                Use::Line(row) => found.push((row, entry.words, captures)),
                 Use::Words(row) => {
                     let here = ROWS.get(row).map_or(&[][..], |row| row.here);
-                    here.iter().any(|it| line.lower().contains(it)).then_some(row)
+                    if here.iter().any(|it| line.lower().contains(it)) {
+                        found.push((row, entry.words, captures));
+                    }
                 }
-                Use::Number(family) => captures
-                    .iter()
-                    .find(|it| it.name == "code")
-                    .and_then(|it| rows::row_of_code(family, code_of(&it.text)?)),
-                Use::Context => {
-                    contexts.push((place, captures.clone()));
-                    None
+                Use::Number(family) => {
+                    let code = captures.iter().find(|it| it.name == "code");
+                    let row = code.and_then(|it| rows::row_of_code(family, code_of(&it.text)?));
+                    numbers.extend(row.map(|row| (family, row, captures)));
                 }
-            };
-            if let Some(row) = row {
-                found.push((row, entry.words, captures));
+                Use::Context => contexts.push((place, captures)),
+            }
+        }
+        for (family, row, captures) in numbers {
+            // A name or a message tells more than a number, which older versions counted otherwise.
+            if !found.iter().any(|(row, ..)| rows::is_of_family(*row, family)) {
+                found.push((row, 0, captures));
             }
         }
         let is_harmless = |row: &Row| {
@@ -138,8 +143,12 @@ impl Scanner {
                 && row.when.is_empty()
         };
         if found.iter().any(|(row, ..)| ROWS.get(*row).is_some_and(is_harmless)) {
-            return;
+            found.retain(|(row, ..)| ROWS.get(*row).is_some_and(is_harmless));
+            contexts.clear();
         }
+        // Of a row's patterns in the line, the one with the most words counts.
+        found.sort_by_key(|(row, words, _)| (*row, Reverse(*words)));
+        found.dedup_by_key(|(row, ..)| *row);
         for (place, captures) in contexts {
             self.contexts.entry(place).or_insert(captures);
         }
