@@ -13,14 +13,16 @@ use crate::dim::{Axis, Dim3};
 ///
 /// Cheap to clone. Validated launches carry the identity of their limits, so that a launch validated for one
 /// kernel cannot be used for another.
+// What a plain launch reads is in front.
 #[derive(Clone, Debug)]
+#[repr(C)]
 pub struct LaunchLimits {
     id: u64,
-    device: Arc<DeviceLimits>,
-    kernel: Arc<KernelLimits>,
     plain: PlainThresholds,
-    thresholds: Thresholds,
+    kernel: Arc<KernelLimits>,
     forms: Option<Arc<Forms>>,
+    device: Arc<DeviceLimits>,
+    thresholds: Thresholds,
 }
 
 /// The forms of a rewritten kernel. The planner launches them if the kernel's own grid is too large. See the

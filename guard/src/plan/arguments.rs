@@ -4,6 +4,7 @@ use core::mem::ManuallyDrop;
 
 use arrayvec::ArrayVec;
 
+use crate::limits::kernel::KernelLimits;
 use crate::plan::signature::Signature;
 use crate::plan::slot::{Count, Scalar, Slot, Width};
 
@@ -193,23 +194,29 @@ impl<'a> ArgumentList<'a> {
         &self.slots
     }
 
-    /// Checks that every chunk of a batch of `items` stays within the buffers and types, or that
-    /// nothing depends on items where there is no batch.
+    /// Checks that the arguments match the signature of `kernel`, and that every chunk of a batch of `items` stays within
+    /// the buffers and types, or that nothing depends on items where there is no batch.
     #[inline]
-    pub(crate) fn check(&self, items: Option<u64>, signature: &Signature) -> Result<(), ArgsError> {
+    pub(crate) fn check(
+        &self,
+        items: Option<u64>,
+        signature: &Signature,
+        kernel: &KernelLimits,
+    ) -> Result<(), ArgsError> {
         if self.surplus > 0 {
             return Err(ArgsError::TooMany { given: self.len() });
         }
-        let mut slots = self.slots().iter().enumerate();
-        slots.try_for_each(|(index, slot)| match (slot, items) {
-            (Slot::Workspace, _) => Err(ArgsError::WorkspaceNotAllocated { index }),
-            (slot, Some(items)) => check_slot(slot, index, items, signature),
-            (
-                Slot::Items { .. } | Slot::Offset { .. } | Slot::Length { .. } | Slot::Parts { .. },
-                None,
-            ) => Err(ArgsError::NoBatch { index }),
-            _ => Ok(()),
-        })
+        if let Some(expected) = signature.len()
+            && expected != self.len()
+        {
+            let (kernel, given) = (kernel.name.clone(), self.len());
+            return Err(ArgsError::WrongCount { kernel, expected, given });
+        }
+        for (index, slot) in self.slots().iter().enumerate() {
+            check_items(slot, index, items, signature)?;
+            check_parameter(slot, index, signature, kernel)?;
+        }
+        Ok(())
     }
 
     /// If the batch is split and its blocks share items, checks that no value equals `items`. A kernel that compares
@@ -288,14 +295,15 @@ pub enum ArgsError {
 
 /// Checks that every chunk of a batch of `items` stays within the buffer or type of argument `index`.
 #[inline]
-fn check_slot(
+fn check_items(
     slot: &Slot<'_>,
     index: usize,
-    items: u64,
+    items: Option<u64>,
     signature: &Signature,
 ) -> Result<(), ArgsError> {
-    match *slot {
-        Slot::Items { base, stride_bytes, span_bytes, reach_bytes } => {
+    match (*slot, items) {
+        (Slot::Workspace, _) => Err(ArgsError::WorkspaceNotAllocated { index }),
+        (Slot::Items { base, stride_bytes, span_bytes, reach_bytes }, Some(items)) => {
             let before = u128::from(items.saturating_sub(1)) * u128::from(stride_bytes);
             let last = if items == 0 { 0 } else { u128::from(span_bytes) };
             let needed = before + last;
@@ -308,16 +316,20 @@ fn check_slot(
             }
             Ok(())
         }
-        Slot::Offset { width } | Slot::Length { width } => {
+        (Slot::Offset { width } | Slot::Length { width }, Some(items)) => {
             let width = match (width, signature.bytes_of(index)) {
                 (Width::Parameter, Some(8)) => Width::U64,
                 _ => width,
             };
             check_width(width, index, items)
         }
-        Slot::Parts { per_item } if items.checked_mul(per_item).is_none() => {
+        (Slot::Parts { per_item }, Some(items)) if items.checked_mul(per_item).is_none() => {
             Err(ArgsError::PartsPast64Bits { index, per_item, items })
         }
+        (
+            Slot::Items { .. } | Slot::Offset { .. } | Slot::Length { .. } | Slot::Parts { .. },
+            None,
+        ) => Err(ArgsError::NoBatch { index }),
         _ => Ok(()),
     }
 }
@@ -333,48 +345,32 @@ fn check_width(width: Width, index: usize, items: u64) -> Result<(), ArgsError> 
     if fits { Ok(()) } else { Err(ArgsError::ItemsPast32Bits { index, signed, items }) }
 }
 
-impl Signature {
-    /// Checks the number, sizes and kinds of `args`, if known.
-    #[inline]
-    pub(crate) fn check(&self, kernel: &str, args: &ArgumentList<'_>) -> Result<(), ArgsError> {
-        let given = args.len();
-        if let Some(expected) = self.len()
-            && expected != given
-        {
-            return Err(ArgsError::WrongCount { kernel: kernel.to_owned(), expected, given });
+/// Checks that argument `index` has the size and kind of its parameter, if known.
+#[inline]
+fn check_parameter(
+    slot: &Slot<'_>,
+    index: usize,
+    signature: &Signature,
+    kernel: &KernelLimits,
+) -> Result<(), ArgsError> {
+    let name = || kernel.name.clone();
+    if let Signature::Declared(parameters) = signature
+        && let Some(parameter) = parameters.get(index)
+    {
+        if let Some(alignment) = parameter.missed_alignment(slot) {
+            return Err(ArgsError::Misaligned { kernel: name(), index, alignment });
         }
-        let mut slots = args.slots().iter().enumerate();
-        slots.try_for_each(|(index, slot)| self.check_slot(kernel, index, slot))
+        if !parameter.takes(slot) {
+            let kind = |memory| if memory { "memory" } else { "a value" };
+            let (given, expected) = (kind(slot.is_memory()), kind(!slot.is_memory()));
+            return Err(ArgsError::WrongKind { kernel: name(), index, expected, given });
+        }
     }
-
-    /// Checks the size and kind of argument `index`, if known.
-    #[inline]
-    fn check_slot(&self, kernel: &str, index: usize, slot: &Slot<'_>) -> Result<(), ArgsError> {
-        let (bytes, takes, missed) = match self {
-            Self::Declared(parameters) => match parameters.get(index) {
-                Some(parameter) => {
-                    let missed = parameter.missed_alignment(slot);
-                    (parameter.bytes(), parameter.takes(slot), missed)
-                }
-                None => return Ok(()),
-            },
-            Self::Sizes(sizes) => (sizes.get(index).copied().unwrap_or(0), true, None),
-            Self::Unknown => return Ok(()),
-        };
-        if let Some(alignment) = missed {
-            return Err(ArgsError::Misaligned { kernel: kernel.to_owned(), index, alignment });
+    match signature.bytes_of(index) {
+        Some(expected) if !slot.fits(expected) => {
+            Err(ArgsError::WrongSize { kernel: name(), index, expected, given: slot.size() })
         }
-        if !takes {
-            let name = |memory| if memory { "memory" } else { "a value" };
-            let (kernel, given) = (kernel.to_owned(), name(slot.is_memory()));
-            let expected = name(!slot.is_memory());
-            return Err(ArgsError::WrongKind { kernel, index, expected, given });
-        }
-        if !slot.fits(bytes) {
-            let (kernel, given) = (kernel.to_owned(), slot.size());
-            return Err(ArgsError::WrongSize { kernel, index, expected: bytes, given });
-        }
-        Ok(())
+        _ => Ok(()),
     }
 }
 

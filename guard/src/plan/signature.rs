@@ -94,33 +94,3 @@ impl Signature {
         }
     }
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::plan::arguments::{ArgsError, RawArgs};
-
-    #[test]
-    fn unaligned_memory_is_rejected() {
-        let aligned = Signature::Declared(vec![Parameter::AlignedMemory { bytes: 16 }]);
-        let check = |fill: fn(&mut RawArgs<'_>)| {
-            let mut args = RawArgs::new();
-            fill(&mut args);
-            aligned.check("k", &args.list)
-        };
-        let misaligned = ArgsError::Misaligned { kernel: "k".into(), index: 0, alignment: 16 };
-        assert_eq!(check(|args| _ = args.items_at(4096, 32)), Ok(()));
-        assert_eq!(check(|args| _ = args.address(4096)), Ok(()));
-        assert_eq!(check(|args| _ = args.items_at(4098, 32)), Err(misaligned.clone()));
-        assert_eq!(check(|args| _ = args.items_at(4096, 40)), Err(misaligned.clone()));
-        assert_eq!(check(|args| _ = args.address(4104)), Err(misaligned));
-    }
-
-    #[test]
-    fn an_alignment_of_zero_accepts_any_address() {
-        let any = Signature::Declared(vec![Parameter::AlignedMemory { bytes: 0 }]);
-        let mut args = RawArgs::new();
-        args.items_at(4097, 3);
-        assert_eq!(any.check("k", &args.list), Ok(()));
-    }
-}

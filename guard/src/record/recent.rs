@@ -81,7 +81,9 @@ struct StreamKey {
     thread: u64,
 }
 
+// Its counters are in front, where the prefetch of the newest ring reaches them.
 #[derive(Clone, Copy, Debug)]
+#[repr(C)]
 struct Ring {
     /// Launches so far; launch `n` is in slot `n % SLOTS`.
     launches: u64,

@@ -353,7 +353,8 @@ impl<'a> MemoryUses<'a> {
     fn is_capturing(&self) -> bool {
         let Ok(driver) = Driver::get() else { return false };
         // SAFETY: the stream is alive in `self`, and its context current.
-        matches!(unsafe { driver.is_capturing(handle(self.launches)) }, Ok(true))
+        let captures = unsafe { driver.captures(handle(self.launches)) };
+        captures == Ok(true)
     }
 
     fn make_current(&self) {

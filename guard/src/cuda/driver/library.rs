@@ -213,14 +213,25 @@ impl Driver {
     /// As [`Self::synchronize`].
     #[inline]
     pub(crate) unsafe fn is_capturing(&self, stream: Handle) -> Result<bool, DriverError> {
+        // SAFETY: this function's contract.
+        let captures = unsafe { self.captures(stream) };
+        captures.map_err(|status| self.error(None, "cuStreamIsCapturing", status))
+    }
+
+    /// As [`Self::is_capturing`], with the status of a failed query alone, which costs a launch less.
+    ///
+    /// # Safety
+    ///
+    /// As [`Self::synchronize`].
+    #[inline]
+    pub(crate) unsafe fn captures(&self, stream: Handle) -> Result<bool, Status> {
         let mut capturing = 0;
         // SAFETY: the stream is alive, by this function's contract; the pointer is to a live integer.
-        let status = unsafe { (self.stream_is_capturing)(stream, &raw mut capturing) };
-        if CAPTURE_ERRORS.contains(&status) {
-            return Ok(true);
+        match unsafe { (self.stream_is_capturing)(stream, &raw mut capturing) } {
+            0 => Ok(capturing != 0),
+            status if CAPTURE_ERRORS.contains(&status) => Ok(true),
+            status => Err(status),
         }
-        self.check("cuStreamIsCapturing", status)?;
-        Ok(capturing != 0)
     }
 
     /// The context that is current on this thread; null if none.

@@ -71,6 +71,10 @@ function_table! {
     /// Functions of libcuda.
     struct Driver;
     required {
+        // Those of every launch are in one cache line.
+        ctx_get_current = "cuCtxGetCurrent": fn(*mut Handle) -> Status;
+        stream_is_capturing = "cuStreamIsCapturing": fn(Handle, *mut c_int) -> Status;
+        launch_kernel = "cuLaunchKernel": fn(Handle, c_uint, c_uint, c_uint, c_uint, c_uint, c_uint, c_uint, Handle, *mut *mut c_void, *mut *mut c_void) -> Status;
         init = "cuInit": fn(c_uint) -> Status;
         driver_get_version = "cuDriverGetVersion": fn(*mut c_int) -> Status;
         get_error_name = "cuGetErrorName": fn(Status, *mut *const c_char) -> Status;
@@ -80,7 +84,6 @@ function_table! {
         device_get_name = "cuDeviceGetName": fn(*mut c_char, c_int, c_int) -> Status;
         device_get_attribute = "cuDeviceGetAttribute": fn(*mut c_int, c_int, c_int) -> Status;
         device_total_mem = "cuDeviceTotalMem_v2": fn(*mut usize, c_int) -> Status;
-        ctx_get_current = "cuCtxGetCurrent": fn(*mut Handle) -> Status;
         ctx_set_current = "cuCtxSetCurrent": fn(Handle) -> Status;
         ctx_push_current = "cuCtxPushCurrent_v2": fn(Handle) -> Status;
         ctx_pop_current = "cuCtxPopCurrent_v2": fn(*mut Handle) -> Status;
@@ -95,10 +98,8 @@ function_table! {
         func_get_attribute = "cuFuncGetAttribute": fn(*mut c_int, c_int, Handle) -> Status;
         func_set_attribute = "cuFuncSetAttribute": fn(Handle, c_int, c_int) -> Status;
         max_active_blocks = "cuOccupancyMaxActiveBlocksPerMultiprocessor": fn(*mut c_int, Handle, c_int, usize) -> Status;
-        launch_kernel = "cuLaunchKernel": fn(Handle, c_uint, c_uint, c_uint, c_uint, c_uint, c_uint, c_uint, Handle, *mut *mut c_void, *mut *mut c_void) -> Status;
         launch_cooperative_kernel = "cuLaunchCooperativeKernel": fn(Handle, c_uint, c_uint, c_uint, c_uint, c_uint, c_uint, c_uint, Handle, *mut *mut c_void) -> Status;
         stream_synchronize = "cuStreamSynchronize": fn(Handle) -> Status;
-        stream_is_capturing = "cuStreamIsCapturing": fn(Handle, *mut c_int) -> Status;
         stream_end_capture = "cuStreamEndCapture": fn(Handle, *mut Handle) -> Status;
         graph_destroy = "cuGraphDestroy": fn(Handle) -> Status;
         exchange_capture_mode = "cuThreadExchangeStreamCaptureMode": fn(*mut c_int) -> Status;

@@ -56,24 +56,26 @@ pub(crate) enum Rewriting {
     Refused(Refusal),
 }
 
-/// All that a launch reads. Holds neither the function of a launch builder nor its context.
+/// All that a launch reads, in few cache lines, of which the driver's call leaves none. Holds neither the function of a
+/// launch builder nor its context.
+#[repr(C, align(64))]
 pub(crate) struct Inner {
     pub(crate) driver: &'static Driver,
     pub(crate) function: Handle,
     pub(crate) context: Handle,
     /// The context of a kernel that the guard loaded.
     pub(crate) owned: Option<Arc<CudaContext>>,
-    pub(crate) limits: LaunchLimits,
-    pub(crate) signature: Signature,
-    pub(crate) occupancy: Occupancy,
-    /// Whether the driver captures launches that overlap the one before.
-    pub(crate) captures_overlap: bool,
     /// The launches of the context.
     pub(crate) history: Arc<History>,
     /// The kernel's number in `history`.
     pub(crate) number: u32,
+    /// Whether the driver captures launches that overlap the one before.
+    pub(crate) captures_overlap: bool,
     #[allow(dead_code, reason = "keeps the number")]
     recorded_name: Arc<str>,
+    pub(crate) limits: LaunchLimits,
+    pub(crate) signature: Signature,
+    pub(crate) occupancy: Occupancy,
 }
 
 // SAFETY: the handles are plain numbers. The driver accepts them on any thread whose current context is

@@ -20,13 +20,14 @@ use crate::limits::attributes::function_attribute;
 use crate::limits::{LaunchLimits, OccupancyLimits};
 
 /// What the driver reported of a function's occupancy. Each method takes the limits of its kernel.
+#[repr(C)]
 pub(crate) struct Occupancy {
+    /// Dynamic shared memory that the function may use without opt-in.
+    dynamic_shared_bytes: u64,
     driver: &'static Driver,
     function: Handle,
     /// Multiprocessors that a launch in the context can use.
     multiprocessors: u64,
-    /// Dynamic shared memory that the function may use without opt-in.
-    dynamic_shared_bytes: u64,
     /// Set when the kernel was opted in to the device's limit.
     opt_in: OnceCell<()>,
     /// The occupancy of the last [`KEPT`] configurations that were queried, the newest last.

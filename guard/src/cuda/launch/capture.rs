@@ -91,7 +91,8 @@ pub fn may_capture() -> bool {
 #[inline]
 pub(crate) unsafe fn is_captured(driver: &Driver, stream: Handle) -> bool {
     // SAFETY: this function's contract.
-    matches!(unsafe { driver.is_capturing(stream) }, Ok(true)) && !may_capture()
+    let captures = unsafe { driver.captures(stream) };
+    captures == Ok(true) && !may_capture()
 }
 
 /// Discards the capture that another thread began on `stream`: it may contain earlier launches of this call.

@@ -217,8 +217,8 @@ impl<'a> Submission<'a> {
     fn may_overlap(&self) -> bool {
         let kernel = &self.kernel.inner;
         // SAFETY: the stream is alive and its context current, by the contract of `new`.
-        let captured = || unsafe { kernel.driver.is_capturing(self.stream) };
-        kernel.captures_overlap || matches!(captured(), Ok(false))
+        let captures = || unsafe { kernel.driver.captures(self.stream) };
+        kernel.captures_overlap || captures() == Ok(false)
     }
 
     #[inline]
@@ -245,8 +245,7 @@ pub(crate) unsafe fn prepare(
 ) -> Result<(), LaunchError> {
     let Inner { signature, occupancy, limits, .. } = &*kernel.inner;
     if let Values::Args(args) = values {
-        args.check(items, signature)?;
-        signature.check(kernel.name(), args)?;
+        args.check(items, signature, limits.kernel())?;
     }
     occupancy.opt_in(limits, launch.dynamic_shared_bytes())?;
     if launch.is_plain() {
