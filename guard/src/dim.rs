@@ -89,11 +89,6 @@ impl Dim3 {
         (x * y).saturating_mul(z)
     }
 
-    /// Whether any size is zero.
-    pub const fn has_zero(self) -> bool {
-        self.x == 0 || self.y == 0 || self.z == 0
-    }
-
     /// The size in 32 bits, if each axis fits.
     pub(crate) fn narrow(self) -> Option<[u32; 3]> {
         let x = u32::try_from(self.x).ok()?;

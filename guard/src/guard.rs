@@ -54,14 +54,8 @@ pub struct Guard {
     fallback: Option<FallbackReason>,
     pub(crate) counters: Counters,
     #[cfg(feature = "profile")]
-    tuning: Tuning,
-}
-
-/// Where a guard looks up tuned launches.
-#[cfg(feature = "profile")]
-#[derive(Debug, Default)]
-struct Tuning {
     profile: Option<Arc<Profile>>,
+    #[cfg(feature = "profile")]
     misses: Option<Arc<MissLog>>,
 }
 
@@ -89,7 +83,9 @@ impl Guard {
             fallback: None,
             counters: Counters::new(),
             #[cfg(feature = "profile")]
-            tuning: Tuning::default(),
+            profile: None,
+            #[cfg(feature = "profile")]
+            misses: None,
         }
     }
 
@@ -188,7 +184,7 @@ impl Guard {
         let counts = self.counters.snapshot();
         #[cfg(feature = "cuda")]
         if let Some(cuda) = &self.cuda {
-            return cuda.history.add_context_counts(counts);
+            return cuda.history.0.add_context_counts(counts);
         }
         counts
     }
@@ -199,14 +195,14 @@ impl Guard {
     /// The guard with the tuned choices of a profile, loaded for [`Self::identity`].
     #[must_use]
     pub fn with_profile(mut self, profile: Arc<Profile>) -> Self {
-        self.tuning.profile = Some(profile);
+        self.profile = Some(profile);
         self
     }
 
     /// The guard with a log of the shapes that its profile lacks.
     #[must_use]
     pub fn with_miss_log(mut self, misses: Arc<MissLog>) -> Self {
-        self.tuning.misses = Some(misses);
+        self.misses = Some(misses);
         self
     }
 
@@ -227,12 +223,12 @@ impl Guard {
 
     /// The profile.
     pub const fn profile(&self) -> Option<&Arc<Profile>> {
-        self.tuning.profile.as_ref()
+        self.profile.as_ref()
     }
 
     /// The log of shapes that the profile lacks.
     pub const fn misses(&self) -> Option<&Arc<MissLog>> {
-        self.tuning.misses.as_ref()
+        self.misses.as_ref()
     }
 
     /// Looks up the profile's choice for a shape with `sizes`, called `names`. Anything but an exact
@@ -241,12 +237,12 @@ impl Guard {
     /// The choice may be illegal for the launch. If planning with it fails, call [`TunedChoice::refused`] and plan
     /// again with [`Choice::AUTOMATIC`].
     pub fn tuned(&self, key: &Key, names: &[&str], sizes: &[u64]) -> TunedChoice<'_> {
-        let tuned = match &self.tuning.profile {
+        let tuned = match &self.profile {
             Some(profile) => profile.lookup(key, sizes),
             None => TunedChoice::default_for(DefaultReason::NoProfile),
         };
         observe::looked_up(&key.kernel, names, sizes, tuned.matched.kind());
-        if let Some(misses) = &self.tuning.misses {
+        if let Some(misses) = &self.misses {
             misses.record(key, names, sizes, tuned.matched.kind());
         }
         tuned

@@ -1,6 +1,5 @@
 //! Errors of the CUDA driver as a whole, of NVRTC, and of loading and launching kernels.
 
-use core::fmt;
 
 use derive_more::Display;
 #[cfg(feature = "ptx")]
@@ -41,7 +40,8 @@ impl CudaLibrary {
 /// Why a device, an image, a kernel or the compiler cannot be used.
 ///
 /// The message says what to change. The [kind](Self::kind) tells apart what a program may handle.
-#[derive(Clone, PartialEq, Eq, thiserror::Error)]
+#[derive(Clone, derive_more::Debug, PartialEq, Eq, thiserror::Error)]
+#[debug("{_0:?}")]
 #[error(transparent)]
 pub struct CudaError(Box<CudaErrorKind>);
 
@@ -74,13 +74,6 @@ where
         // No launch is under way: its errors are those of `LaunchError`.
         error.driver().inspect(|error| error.report());
         error
-    }
-}
-
-/// The kind alone.
-impl fmt::Debug for CudaError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        fmt::Debug::fmt(&self.0, f)
     }
 }
 
@@ -204,7 +197,8 @@ fn known_kernels(known: &[String]) -> String {
 ///
 /// The message says what to change. The [kind](Self::kind) tells apart what a program may handle.
 // As long as a pointer, so that the launch path returns it in registers.
-#[derive(Clone, PartialEq, Eq, thiserror::Error)]
+#[derive(Clone, derive_more::Debug, PartialEq, Eq, thiserror::Error)]
+#[debug("{_0:?}")]
 #[error(transparent)]
 pub struct LaunchError(Box<LaunchErrorKind>);
 
@@ -246,13 +240,6 @@ where
     #[cold]
     fn from(error: E) -> Self {
         Self(Box::new(error.into()))
-    }
-}
-
-/// The kind alone.
-impl fmt::Debug for LaunchError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        fmt::Debug::fmt(&self.0, f)
     }
 }
 

@@ -138,7 +138,7 @@ impl Guard {
     /// The recent launches in the guard's context, the newest first: up to 64 of each of 15 streams,
     /// and 64 of all others; including those through launch builders and raw handles.
     pub fn recent_launches(&self) -> Vec<LaunchRecord> {
-        self.cuda.as_ref().map(|cuda| cuda.history.launches()).unwrap_or_default()
+        self.cuda.as_ref().map(|cuda| cuda.history.0.launches()).unwrap_or_default()
     }
 
     /// The context that the guard launches in; `None` on the host, and in a context of another binding.
@@ -177,13 +177,14 @@ impl Guard {
     }
 
     /// `batch` with `bytes_per_item` bytes of workspace for each item, within nine tenths of the
-    /// free memory of the device: see [`BatchAxis::workspace_within_free`].
+    /// free memory of the device. The rest is left for other allocations and the driver's rounding.
     ///
     /// # Errors
     ///
     /// As [`Self::free_memory`].
     pub fn workspace(&self, batch: BatchAxis, bytes_per_item: u64) -> Result<BatchAxis, CudaError> {
-        Ok(batch.workspace_within_free(bytes_per_item, self.free_memory()?.0))
+        let (free, _) = self.free_memory()?;
+        Ok(batch.workspace(bytes_per_item, free - free.div_ceil(10)))
     }
 
     /// Loads an image into the guard's context.
@@ -270,5 +271,5 @@ pub(crate) fn synchronize(driver: &Driver, stream: &CudaStream) -> Result<(), Dr
     driver.bind(context)?;
     let history = ContextHistory::of(context);
     // SAFETY: `stream` holds the stream, whose context is current.
-    unsafe { driver.synchronize(&history, stream.cu_stream().cast()) }
+    unsafe { driver.synchronize(&history.0, stream.cu_stream().cast()) }
 }

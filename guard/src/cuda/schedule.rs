@@ -15,7 +15,9 @@ pub use crate::cuda::arguments::uses::InUse;
 use crate::cuda::driver::error::DriverError;
 use crate::cuda::driver::history::Watch;
 use crate::cuda::driver::libraries;
-use crate::cuda::driver::library::{from_cudarc, handle};
+use crate::cuda::driver::library::{
+    GRAPHS_NEED, check_symbols, from_cudarc, handle, not_allocated,
+};
 use crate::cuda::driver::symbols::Driver;
 use crate::cuda::error::{CudaError, CudaLibrary, LaunchError, LaunchErrorKind};
 use crate::cuda::guard::synchronize;
@@ -90,7 +92,7 @@ impl<'g> Scheduler<'g> {
     ///
     /// [`CudaError`] if the driver lacks a function.
     pub fn check_graphs(&self) -> Result<(), CudaError> {
-        self.driver.check_graphs()
+        check_symbols(&self.driver.library, "the driver", &GRAPHS_NEED)
     }
 
     /// Allocates memory on `stream`, not initialised, which is freed there.
@@ -104,7 +106,16 @@ impl<'g> Scheduler<'g> {
         stream: &Arc<CudaStream>,
         bytes: u64,
     ) -> Result<CudaSlice<u8>, AllocationError<DriverError>> {
-        self.driver.allocate(stream, bytes)
+        // Report failures that cudarc recorded earlier: the allocation would return them, and they might look like its
+        // own out-of-memory error.
+        let context = stream.context();
+        self.driver.bind_cudarc(context).map_err(AllocationError::Failed)?;
+        // The driver refuses allocations of no bytes.
+        let len = usize::try_from(bytes.max(1)).unwrap_or(usize::MAX);
+        // SAFETY: any value is a valid `u8`, and the memory is only passed to kernels, whose contract covers
+        // uninitialised memory, or as an address.
+        let allocated = unsafe { stream.alloc::<u8>(len) };
+        allocated.map_err(|error| not_allocated(context, error))
     }
 
     /// Whether work on `stream` would be captured although no caller promised, with

@@ -40,12 +40,10 @@ impl KernelAttributes {
             required_block: self.required_block,
             registers_per_thread: self.registers_per_thread.unwrap_or(0),
             static_shared_bytes: self.static_shared_bytes.unwrap_or(0),
-            max_dynamic_shared_bytes: None,
             local_bytes_per_thread: self.local_bytes_per_thread.unwrap_or(0),
             required_cluster: self.required_cluster,
             cluster_must_be_set: self.cluster_must_be_set,
-            non_portable_cluster_allowed: false,
-            index: Vec::new(),
+            ..KernelLimits::default()
         }
     }
 

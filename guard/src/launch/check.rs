@@ -4,7 +4,7 @@ use crate::dim::{Axis, Dim3};
 use crate::launch::request::LaunchRequest;
 use crate::launch::rule::Rule;
 use crate::limits::IndexLimit;
-use crate::limits::launch::{LaunchLimits, Thresholds};
+use crate::limits::launch::LaunchLimits;
 use crate::limits::occupancy::OccupancyLimits;
 
 /// Checks every rule of launches. Calls `broken` with the rule, its axis, the requested value and the limit, for
@@ -28,7 +28,7 @@ pub(super) fn check_each(
         priority: _,
         dependent,
     } = request;
-    let thresholds = limits.thresholds();
+    let (device, kernel, thresholds) = (limits.device(), limits.kernel(), limits.thresholds());
     let threads = block.volume();
     let mut at_most = |rule, axis, requested: u128, limit: u64| {
         if requested > limit.into() {
@@ -41,29 +41,29 @@ pub(super) fn check_each(
         let (threads, most) = (block.along(axis), thresholds.block.along(axis));
         at_most(Rule::block_dim(axis), Some(axis), threads.into(), most);
     }
-    at_most(Rule::ThreadsPerBlock, None, threads, thresholds.device_threads);
-    if let Some(launch_bounds) = thresholds.kernel_threads {
+    at_most(Rule::ThreadsPerBlock, None, threads, device.max_threads_per_block);
+    if let Some(launch_bounds) = kernel.max_threads_per_block {
         at_most(Rule::KernelThreadsPerBlock, None, threads, launch_bounds);
     }
-    at_most(Rule::ParameterBytes, None, parameter_bytes.into(), thresholds.parameter_bytes);
+    at_most(Rule::ParameterBytes, None, parameter_bytes.into(), device.max_parameter_bytes);
     along(Rule::GridDimZero, grid, Dim3::ONE, |size, least| size < least, &mut broken);
     along(Rule::BlockDimZero, block, Dim3::ONE, |size, least| size < least, &mut broken);
-    if let Some(required) = thresholds.required_block {
+    if let Some(required) = kernel.required_block {
         along(Rule::RequiredBlock, block, required, |size, only| size != only, &mut broken);
     }
     if thresholds.register_threads.is_some_and(|most| threads > most) {
-        let limit = limits.device().max_registers_per_block;
+        let limit = device.max_registers_per_block;
         broken(Rule::RegistersPerBlock, None, limits.registers_per_block(threads), limit);
     }
     if thresholds.too_much_local_memory {
-        let bytes = limits.kernel().local_bytes_per_thread;
-        let limit = limits.device().max_local_bytes_per_thread();
+        let bytes = kernel.local_bytes_per_thread;
+        let limit = device.max_local_bytes_per_thread();
         broken(Rule::LocalMemory, None, bytes.into(), limit);
     }
     if thresholds.opt_in_dynamic_bytes.is_none_or(|most| dynamic_shared_bytes > most) {
-        let fixed = u128::from(limits.kernel().static_shared_bytes);
+        let fixed = u128::from(kernel.static_shared_bytes);
         let (total, limit) =
-            (fixed + u128::from(dynamic_shared_bytes), limits.device().shared_bytes_limit());
+            (fixed + u128::from(dynamic_shared_bytes), device.shared_bytes_limit());
         broken(Rule::SharedMemoryTotal, None, total, limit);
     } else if dynamic_shared_bytes > thresholds.dynamic_shared_bytes {
         // Opting in helps only if the device has enough shared memory.
@@ -71,10 +71,10 @@ pub(super) fn check_each(
         broken(Rule::DynamicSharedMemoryOptIn, None, dynamic_shared_bytes.into(), limit);
     }
     let exceeded = |index: &IndexLimit| Some((index.exceeded(grid, block)?, index.most));
-    if let Some(((axis, reach), most)) = limits.kernel().index.iter().find_map(exceeded) {
+    if let Some(((axis, reach), most)) = kernel.index.iter().find_map(exceeded) {
         broken(Rule::IndexWrap, Some(axis), reach, most);
     }
-    if cooperative && !thresholds.cooperative_launch {
+    if cooperative && !device.cooperative_launch {
         broken(Rule::CooperativeUnsupported, None, 1, 0);
     }
     if cooperative
@@ -83,12 +83,12 @@ pub(super) fn check_each(
     {
         broken(Rule::CooperativeResidency, None, grid.volume(), most);
     }
-    if dependent && !limits.device().dependent_launch() {
+    if dependent && !device.dependent_launch() {
         broken(Rule::DependentUnsupported, None, 1, 0);
     }
-    match request.cluster_with(limits.kernel()) {
-        Some(cluster) => check_cluster(grid, cluster, thresholds, occupancy, &mut broken),
-        None if thresholds.cluster_must_be_set => broken(Rule::ClusterRequired, None, 0, 1),
+    match request.cluster_with(kernel) {
+        Some(cluster) => check_cluster(grid, cluster, limits, occupancy, &mut broken),
+        None if kernel.cluster_must_be_set => broken(Rule::ClusterRequired, None, 0, 1),
         None => {}
     }
 }
@@ -97,20 +97,21 @@ pub(super) fn check_each(
 fn check_cluster(
     grid: Dim3,
     cluster: Dim3,
-    thresholds: &Thresholds,
+    limits: &LaunchLimits,
     occupancy: &OccupancyLimits,
     broken: &mut impl FnMut(Rule, Option<Axis>, u128, u64),
 ) {
-    let blocks = cluster.volume();
+    let (blocks, supported) = (cluster.volume(), limits.device().cluster_launch);
+    let most = limits.thresholds().cluster_blocks;
     // Checks compiled-in clusters too, because compilers accept 9 and 17 blocks (H200).
-    let too_large = blocks > thresholds.cluster_blocks.into();
-    if thresholds.cluster_launch {
-        if let Some(required) = thresholds.required_cluster {
+    let too_large = blocks > most.into();
+    if supported {
+        if let Some(required) = limits.kernel().required_cluster {
             along(Rule::ClusterRequired, cluster, required, |size, only| size != only, broken);
         }
         along(Rule::ClusterSize, cluster, Dim3::ONE, |size, least| size < least, broken);
         if too_large {
-            broken(Rule::ClusterSize, None, blocks, thresholds.cluster_blocks);
+            broken(Rule::ClusterSize, None, blocks, most);
         }
         let leaves_rest =
             |blocks: u64, unit| blocks.checked_rem(unit).is_some_and(|rest| rest != 0);
@@ -120,7 +121,7 @@ fn check_cluster(
     }
     if let Some(resident) = occupancy.cluster_blocks
         && blocks > resident.into()
-        && !(thresholds.cluster_launch && too_large)
+        && !(supported && too_large)
     {
         broken(Rule::ClusterResidency, None, blocks, resident);
     }

@@ -170,12 +170,12 @@ impl ValidLaunch {
     pub(crate) fn unchecked(request: &LaunchRequest, limits: &LaunchLimits) -> Option<Self> {
         let cluster = match request.named_cluster() {
             // A cluster of one block on a device without clusters is a plain launch.
-            Some(Dim3::ONE) if !limits.thresholds().cluster_launch => None,
+            Some(Dim3::ONE) if !limits.device().cluster_launch => None,
             None => None,
             Some(cluster) => Some(cluster.narrow()?),
         };
         let LaunchRequest { cooperative, dependent, priority, .. } = *request;
-        let compiled_in = limits.thresholds().required_cluster.is_some();
+        let compiled_in = limits.kernel().required_cluster.is_some();
         let co_resident = cooperative || cluster.is_some() || compiled_in;
         Some(Self {
             grid: request.grid.narrow()?,

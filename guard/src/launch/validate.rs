@@ -196,8 +196,8 @@ mod tests {
                 let by_rules = check_rules(&request, &limits).ok();
                 let fast = ValidLaunch::plain(&request, &limits);
                 // With clusters, and limits above 32 bits, the fast path may decline legal launches.
-                let thresholds = limits.thresholds();
-                let all = thresholds.required_cluster.is_none() && thresholds.device_threads < u64::MAX;
+                let all = limits.kernel().required_cluster.is_none()
+                    && limits.device().max_threads_per_block < u64::MAX;
                 if fast.is_some() || all {
                     proptest::prop_assert_eq!(fast, by_rules.filter(|_| plain));
                 }

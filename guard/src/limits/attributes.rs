@@ -117,17 +117,15 @@ impl KernelLimits {
         Ok(Self {
             name: name.into(),
             max_threads_per_block,
-            // No driver attribute states it.
-            required_block: None,
             registers_per_thread,
             static_shared_bytes,
             max_dynamic_shared_bytes,
             local_bytes_per_thread,
-            required_cluster: (!cluster.has_zero()).then_some(cluster),
+            required_cluster: (cluster.volume() > 0).then_some(cluster),
             cluster_must_be_set: ask_if_known(fa::CLUSTER_SIZE_MUST_BE_SET) != 0,
             non_portable_cluster_allowed: ask_if_known(fa::NON_PORTABLE_CLUSTER_SIZE_ALLOWED) != 0,
-            // No attribute states it.
-            index: Vec::new(),
+            // No attribute states the others.
+            ..Self::default()
         })
     }
 }

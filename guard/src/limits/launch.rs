@@ -79,16 +79,11 @@ pub(crate) struct PlainThresholds {
     pub(crate) is_indexed: bool,
 }
 
-/// The numbers that the rules compare a launch with, computed once.
+/// The numbers that the rules compare a launch with and that neither device nor kernel states, computed once.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Thresholds {
     pub(crate) grid: Dim3,
     pub(crate) block: Dim3,
-    pub(crate) device_threads: u64,
-    /// Threads by launch bounds, if they are known.
-    pub(crate) kernel_threads: Option<u64>,
-    /// The only block that the kernel accepts, if any.
-    pub(crate) required_block: Option<Dim3>,
     /// The most threads of a block whose registers fit, if registers are known.
     pub(crate) register_threads: Option<u128>,
     /// Whether the kernel needs more local memory than any launch can have.
@@ -98,11 +93,6 @@ pub(crate) struct Thresholds {
     /// fit.
     pub(crate) opt_in_dynamic_bytes: Option<u64>,
     pub(crate) cluster_blocks: u64,
-    pub(crate) parameter_bytes: u64,
-    pub(crate) required_cluster: Option<Dim3>,
-    pub(crate) cluster_must_be_set: bool,
-    pub(crate) cluster_launch: bool,
-    pub(crate) cooperative_launch: bool,
     /// Whether validation estimates how many blocks can be co-resident.
     pub(crate) estimates_occupancy: bool,
 }
@@ -117,7 +107,7 @@ impl LaunchLimits {
         static NEXT: AtomicU64 = AtomicU64::new(1);
         let device = device.into();
         let thresholds = Thresholds::new(&device, &kernel);
-        let plain = PlainThresholds::new(&thresholds, &kernel.index);
+        let plain = PlainThresholds::new(&device, &kernel, &thresholds);
         let id = NEXT.fetch_add(1, Ordering::Relaxed);
         Self { id, device, kernel: Arc::new(kernel), plain, thresholds, forms: None }
     }
@@ -153,8 +143,8 @@ impl LaunchLimits {
     /// The same limits, for a kernel with these index limits. Nothing was validated against them yet.
     #[cfg(all(feature = "cuda", feature = "ptx"))]
     pub(crate) fn with_index(self, index: Vec<IndexLimit>) -> Self {
-        let plain = PlainThresholds::new(&self.thresholds, &index);
         let kernel = Arc::new(KernelLimits { index, ..KernelLimits::clone(&self.kernel) });
+        let plain = PlainThresholds::new(&self.device, &kernel, &self.thresholds);
         Self { kernel, plain, ..self }
     }
 
@@ -245,20 +235,12 @@ impl Thresholds {
         Self {
             grid: at_most_32_bits(device.max_grid),
             block: at_most_32_bits(device.max_block),
-            device_threads: device.max_threads_per_block,
-            kernel_threads: kernel.max_threads_per_block,
-            required_block: kernel.required_block,
             register_threads: register_threads(device, kernel),
             too_much_local_memory: kernel.local_bytes_per_thread
                 > device.max_local_bytes_per_thread(),
             dynamic_shared_bytes: dynamic.min(u32::MAX.into()),
             opt_in_dynamic_bytes: device.shared_bytes_limit().checked_sub(fixed),
             cluster_blocks: device.max_portable_cluster_blocks.max(non_portable),
-            parameter_bytes: device.max_parameter_bytes,
-            required_cluster: kernel.required_cluster,
-            cluster_must_be_set: kernel.cluster_must_be_set,
-            cluster_launch: device.cluster_launch,
-            cooperative_launch: device.cooperative_launch,
             estimates_occupancy: true,
         }
     }
@@ -271,17 +253,17 @@ impl PlainThresholds {
         Dim3::from(self.grid).along(axis)
     }
 
-    /// A plain launch within these is legal by `thresholds`. Other launches are checked rule by rule.
-    fn new(thresholds: &Thresholds, index: &[IndexLimit]) -> Self {
-        let needs_cluster = thresholds.required_cluster.is_some() || thresholds.cluster_must_be_set;
+    /// A plain launch within these is legal. Other launches are checked rule by rule.
+    fn new(device: &DeviceLimits, kernel: &KernelLimits, thresholds: &Thresholds) -> Self {
+        let needs_cluster = kernel.required_cluster.is_some() || kernel.cluster_must_be_set;
         let register_threads =
             thresholds.register_threads.map(|most| u64::try_from(most).unwrap_or(u64::MAX));
-        let threads = [thresholds.kernel_threads, register_threads]
+        let threads = [kernel.max_threads_per_block, register_threads]
             .into_iter()
             .flatten()
-            .fold(thresholds.device_threads, u64::min);
+            .fold(device.max_threads_per_block, u64::min);
         let none = needs_cluster
-            || thresholds.required_block.is_some()
+            || kernel.required_block.is_some()
             || thresholds.too_much_local_memory
             || thresholds.opt_in_dynamic_bytes.is_none();
         let opt_in_dynamic = thresholds.opt_in_dynamic_bytes.unwrap_or(0);
@@ -290,12 +272,12 @@ impl PlainThresholds {
             |axis: Dim3| Dim3::new(axis.x.min(threads), axis.y.min(threads), axis.z.min(threads));
         let within = |grid, index: &IndexLimit| index.safe_grid(grid, widest(thresholds.block));
         Self {
-            grid: index.iter().fold(thresholds.grid, within).narrow().unwrap_or_default(),
+            grid: kernel.index.iter().fold(thresholds.grid, within).narrow().unwrap_or_default(),
             block: thresholds.block.narrow().unwrap_or_default(),
             threads: if none { 0 } else { narrow(threads) },
             dynamic_shared_bytes: narrow(thresholds.dynamic_shared_bytes.min(opt_in_dynamic)),
-            parameter_bytes: narrow(thresholds.parameter_bytes),
-            is_indexed: !index.is_empty(),
+            parameter_bytes: narrow(device.max_parameter_bytes),
+            is_indexed: !kernel.index.is_empty(),
         }
     }
 }

@@ -25,7 +25,7 @@ pub const MAX_ARGS: usize = 32;
 ///     .length();                        // items of this chunk
 /// assert_eq!(args.len(), 3);
 /// ```
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct KernelArgs<'a, M> {
     pub(crate) list: ArgumentList<'a>,
     /// The memory behind the addresses, where the launch orders its uses.
@@ -34,12 +34,6 @@ pub struct KernelArgs<'a, M> {
 
 /// Arguments whose memory is given by its address, for launches by raw handles.
 pub type RawArgs<'a> = KernelArgs<'a, ()>;
-
-impl Default for RawArgs<'_> {
-    fn default() -> Self {
-        Self::new()
-    }
-}
 
 impl<'a> RawArgs<'a> {
     /// No arguments.
@@ -143,7 +137,7 @@ impl<'a, M> KernelArgs<'a, M> {
 }
 
 /// Arguments in inline storage.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub(crate) struct ArgumentList<'a> {
     /// Without drop glue, the borrow checker lets a launch builder outlive its arguments.
     slots: ManuallyDrop<ArrayVec<Slot<'a>, MAX_ARGS>>,

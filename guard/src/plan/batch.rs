@@ -179,21 +179,6 @@ impl BatchAxis {
         self
     }
 
-    /// As [`Self::workspace`], within nine tenths of a device's `free_bytes`. The rest is left for other allocations
-    /// and the driver's rounding.
-    ///
-    /// ```
-    /// use gridguard::{Axis, BatchAxis};
-    /// // 4 KiB per item, 1 MiB free: 230 items, where 256 would use all of it.
-    /// let batch = BatchAxis::new(Axis::Y, 1000).workspace_within_free(4096, 1 << 20);
-    /// assert_eq!(batch.items_within(65_535), 230);
-    /// ```
-    pub const fn workspace_within_free(self, bytes_per_item: u64, free_bytes: u64) -> Self {
-        /// The part of the memory that is left free, as a divisor.
-        const LEFT_FREE: u64 = 10;
-        self.workspace(bytes_per_item, free_bytes - free_bytes.div_ceil(LEFT_FREE))
-    }
-
     /// The kernel computes a flat block index such as `blockIdx.x + gridDim.x * (blockIdx.y +
     /// gridDim.y * blockIdx.z)`, so that its result is the same with the axis moved to x.
     pub const fn foldable(mut self) -> Self {

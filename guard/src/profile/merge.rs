@@ -108,24 +108,6 @@ impl Document {
         *self = Self { device, aliases, environment, entries: merged };
         Ok(conflicts)
     }
-
-    /// The entries of `self` and `other` by key and shape. `None` stands for a missing entry.
-    pub fn pairs<'a>(
-        &'a self,
-        other: &'a Self,
-    ) -> impl Iterator<Item = (Option<&'a Entry>, Option<&'a Entry>)> {
-        let (mut first, mut second) =
-            (self.entries.iter().peekable(), other.entries.iter().peekable());
-        core::iter::from_fn(move || {
-            let order = match (first.peek(), second.peek()) {
-                (Some(one), Some(two)) => one.subject().cmp(&two.subject()),
-                (Some(_), None) => Ordering::Less,
-                (None, Some(_)) => Ordering::Greater,
-                (None, None) => return None,
-            };
-            Some((first.next_if(|_| order.is_le()), second.next_if(|_| order.is_ge())))
-        })
-    }
 }
 
 /// The entries of all documents by key and shape. Among entries of one key and shape the last is kept. Equal

@@ -102,7 +102,7 @@ impl Driver {
         DriverError {
             call,
             code: status,
-            name: self.error_name(status).unwrap_or_else(|| "unknown error".into()),
+            name: self.text(self.get_error_name, status).unwrap_or_else(|| "unknown error".into()),
             description: self.text(self.get_error_string, status).unwrap_or_default().into(),
             background: Background::collect(self, call, status, start, context),
         }

@@ -1,7 +1,6 @@
 //! The recent launches of each context, and the launches that no synchronisation has confirmed yet.
 
 use core::fmt;
-use core::ops::Deref;
 use core::panic::Location;
 use core::sync::atomic::{AtomicU64, Ordering};
 use core::time::Duration;
@@ -82,14 +81,6 @@ impl ContextHistory {
         let history = Arc::new(Self(Arc::new(History::new())));
         histories.push((context.addr(), Arc::downgrade(&history)));
         history
-    }
-}
-
-impl Deref for ContextHistory {
-    type Target = History;
-
-    fn deref(&self) -> &History {
-        &self.0
     }
 }
 
@@ -326,7 +317,7 @@ pub mod bench {
         /// No records yet.
         fn default() -> Self {
             let history = ContextHistory::of(core::ptr::null_mut());
-            let (kernel, _) = history.number_of("bench");
+            let (kernel, _) = history.0.number_of("bench");
             Self { history, kernel, counters: Counters::new() }
         }
     }
@@ -337,7 +328,7 @@ pub mod bench {
         #[track_caller]
         pub fn record(&self, stream: usize, chunk: &Chunk, launch: &ValidLaunch) {
             let stream = core::ptr::without_provenance_mut(stream);
-            self.history.record(self.kernel, stream, chunk, launch, 1, Location::caller());
+            self.history.0.record(self.kernel, stream, chunk, launch, 1, Location::caller());
         }
 
         /// Counts a plan of one launch, as a guard does.

@@ -3,9 +3,8 @@
 
 use core::marker::PhantomData;
 use core::ops::RangeInclusive;
-use std::sync::Arc;
 
-use cudarc::driver::{CudaContext, CudaSlice, CudaStream, sys};
+use cudarc::driver::{CudaContext, CudaStream, sys};
 use libloading::Library;
 use once_cell::sync::OnceCell;
 
@@ -38,7 +37,7 @@ const CUDARC_NEEDS: [&str; 17] = [
 ];
 
 /// As [`CUDARC_NEEDS`], for graphs.
-const GRAPHS_NEED: [&str; 6] = [
+pub(crate) const GRAPHS_NEED: [&str; 6] = [
     "cuStreamBeginCapture_v2",
     "cuStreamEndCapture",
     "cuGraphInstantiateWithFlags",
@@ -74,7 +73,11 @@ fn check_version(library: &Library) -> Result<(), CudaError> {
 }
 
 /// Checks that `library`, called `name`, has all functions of `needs`.
-fn check_symbols(library: &Library, name: &str, needs: &[&'static str]) -> Result<(), CudaError> {
+pub(crate) fn check_symbols(
+    library: &Library,
+    name: &str,
+    needs: &[&'static str],
+) -> Result<(), CudaError> {
     // SAFETY: the pointer is only tested for presence, never called, so its type does not matter.
     let is_missing = |symbol| unsafe { symbols::find::<*const ()>(library, symbol) }.is_none();
     let missing = needs.iter().find(|symbol| is_missing(symbol));
@@ -134,11 +137,6 @@ impl Driver {
         }
     }
 
-    /// Checks that cudarc can capture graphs.
-    pub(crate) fn check_graphs(&self) -> Result<(), CudaError> {
-        check_symbols(&self.library, "the driver", &GRAPHS_NEED)
-    }
-
     /// The CUDA version that the driver supports: 1000 * major + 10 * minor.
     pub(crate) fn version(&self) -> Result<i32, DriverError> {
         // SAFETY: the pointer is to a live integer.
@@ -167,24 +165,6 @@ impl Driver {
     pub(crate) fn bind_cudarc(&self, context: &CudaContext) -> Result<(), DriverError> {
         self.bind(context.cu_ctx().cast())?;
         recorded_failure(context)
-    }
-
-    /// Allocates memory on `stream`, not initialised, to be freed there.
-    pub(crate) fn allocate(
-        &self,
-        stream: &Arc<CudaStream>,
-        bytes: u64,
-    ) -> Result<CudaSlice<u8>, AllocationError<DriverError>> {
-        // Report failures that cudarc recorded earlier: the allocation would return them, and they
-        // might look like its own out-of-memory error.
-        let context = stream.context();
-        self.bind_cudarc(context).map_err(AllocationError::Failed)?;
-        // The driver refuses allocations of no bytes.
-        let len = usize::try_from(bytes.max(1)).unwrap_or(usize::MAX);
-        // SAFETY: any value is a valid `u8`, and the memory is only passed to kernels, whose contract
-        // covers uninitialised memory, or as an address.
-        let allocated = unsafe { stream.alloc::<u8>(len) };
-        allocated.map_err(|error| not_allocated(context, error))
     }
 
     /// Waits for all launches on `stream`, which are then no suspects any more. The stream's context is current.

@@ -236,11 +236,6 @@ pub(crate) const fn file_of(_library: &Library, _symbol: &'static str) -> Option
 }
 
 impl Driver {
-    /// The driver's name for `status`, such as `CUDA_ERROR_INVALID_VALUE`.
-    pub(crate) fn error_name(&self, status: Status) -> Option<String> {
-        self.text(self.get_error_name, status)
-    }
-
     /// What `look_up` says about `status`.
     pub(crate) fn text(
         &self,

@@ -195,7 +195,7 @@ impl Kernel {
     pub fn occupancy(&self, request: &LaunchRequest) -> Result<OccupancyLimits, DriverError> {
         let Inner { driver, context, occupancy, limits, .. } = &*self.inner;
         let current = CurrentContext::new(driver, *context);
-        let queried = current.and_then(|_current| occupancy.of(limits, request));
+        let queried = current.and_then(|_current| occupancy.of(limits, request, None));
         queried.inspect_err(|error| error.report())
     }
 
@@ -314,7 +314,7 @@ impl LoadedFunction {
         // The driver is asked for the occupancy of each launch that needs it.
         let limits = limits.with_automatic_opt_in().without_occupancy_estimate();
         let history = ContextHistory::of(context);
-        let (number, recorded_name) = history.number_of(&limits.kernel().name);
+        let (number, recorded_name) = history.0.number_of(&limits.kernel().name);
         let inner = Inner {
             driver,
             function,

@@ -267,40 +267,17 @@ impl Kernel {
         function: &CudaFunction,
         parameters: &[Parameter],
     ) -> Result<Self, CudaError> {
-        let handle = function.cu_function().cast();
-        // SAFETY: this function's contract; the clone keeps the function loaded.
-        unsafe { Self::from_function(context, handle, parameters, function.clone()) }
-    }
-
-    /// As [`Self::from_cudarc`], for a `CUfunction` that any code loaded, or a `CUkernel` cast to one. `keep` is
-    /// dropped with the last clone of the kernel.
-    ///
-    /// # Safety
-    ///
-    /// As [`Module::kernel`]; `function` was loaded in `context`, and stays loaded until `keep` is
-    /// dropped.
-    ///
-    /// # Errors
-    ///
-    /// [`CudaErrorKind::Parameters`] if the driver knows other parameters;
-    /// another [`CudaError`] if there is no driver or a query fails.
-    pub(crate) unsafe fn from_function(
-        context: &Arc<CudaContext>,
-        function: *mut c_void,
-        parameters: &[Parameter],
-        keep: impl Any + Send + Sync,
-    ) -> Result<Self, CudaError> {
         let driver = Driver::get()?;
         driver.bind_cudarc(context)?;
-        // SAFETY: this function's contract, and the context is current.
+        // SAFETY: this function's contract, and the context is current. The clone keeps the function loaded.
         unsafe {
-            let function = driver.function_of(function);
-            let name = driver.name_of(function);
+            let handle = driver.function_of(function.cu_function().cast());
+            let name = driver.name_of(handle);
             // A query for the wrong kind of handle fails, and the driver logs an error.
             log::discard(driver);
-            let keep = ManuallyDrop::new(keep);
-            let keep = AfterLaunches { driver, context: Arc::clone(context), keep };
-            declared_function(driver, context, function, name, parameters, keep).map(Into::into)
+            let function = ManuallyDrop::new(function.clone());
+            let keep = AfterLaunches { driver, context: Arc::clone(context), function };
+            declared_function(driver, context, handle, name, parameters, keep).map(Into::into)
         }
     }
 }
@@ -405,19 +382,19 @@ impl Drop for LoadedModule {
     }
 }
 
-/// Drops `keep`, which may unload a function, after the launches of its context.
-struct AfterLaunches<K> {
+/// Drops a function, which may unload its module, after the launches of its context.
+struct AfterLaunches {
     driver: &'static Driver,
     context: Arc<CudaContext>,
-    keep: ManuallyDrop<K>,
+    function: ManuallyDrop<CudaFunction>,
 }
 
-impl<K> Drop for AfterLaunches<K> {
+impl Drop for AfterLaunches {
     fn drop(&mut self) {
         let current = CurrentContext::new(self.driver, self.context.cu_ctx().cast());
         if current.is_err() || launches_ended(self.driver) {
             // SAFETY: nothing uses it afterwards. The context is dropped after it.
-            unsafe { ManuallyDrop::drop(&mut self.keep) };
+            unsafe { ManuallyDrop::drop(&mut self.function) };
         }
     }
 }

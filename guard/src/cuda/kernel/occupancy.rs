@@ -64,21 +64,15 @@ impl Occupancy {
         Ok(())
     }
 
-    /// How many blocks of `request` can be co-resident. The context is current.
+    /// How many blocks of `request` can be co-resident on the multiprocessors of the context, or on fewer. The context is
+    /// current.
     pub(crate) fn of(
         &self,
         limits: &LaunchLimits,
         request: &LaunchRequest,
+        multiprocessors: Option<u64>,
     ) -> Result<OccupancyLimits, DriverError> {
-        self.of_configuration(limits, request, self.multiprocessors)
-    }
-
-    fn of_configuration(
-        &self,
-        limits: &LaunchLimits,
-        request: &LaunchRequest,
-        multiprocessors: u64,
-    ) -> Result<OccupancyLimits, DriverError> {
+        let multiprocessors = multiprocessors.unwrap_or(self.multiprocessors);
         let Some(configuration) = Configuration::of(request, limits, multiprocessors) else {
             return Ok(OccupancyLimits::UNKNOWN);
         };
@@ -113,14 +107,11 @@ impl Occupancy {
         stream: Handle,
         launch: &ValidLaunch,
     ) -> Result<(), LaunchError> {
-        let mut multiprocessors = self.multiprocessors;
-        if launch.is_cooperative() {
-            // SAFETY: this function's contract.
-            multiprocessors =
-                unsafe { query::multiprocessors_of_stream(self.driver, stream, multiprocessors) };
-        }
-        let request = launch.request();
-        let occupancy = self.of_configuration(limits, &request, multiprocessors)?;
+        let (driver, of_context, request) = (self.driver, self.multiprocessors, launch.request());
+        // SAFETY: this function's contract.
+        let of_stream = || unsafe { query::multiprocessors_of_stream(driver, stream, of_context) };
+        let multiprocessors = launch.is_cooperative().then(of_stream);
+        let occupancy = self.of(limits, &request, multiprocessors)?;
         let _still_valid = validate_co_resident(&request, limits, &occupancy)?;
         Ok(())
     }

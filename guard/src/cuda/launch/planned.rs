@@ -2,6 +2,8 @@
 //!
 //! Observers run before and after the launches: a launch makes its context current and queries captures itself.
 
+use derive_more::From;
+
 use crate::cuda::error::{LaunchError, LaunchErrorKind};
 use crate::cuda::kernel::Kernel;
 use crate::cuda::kernel::tuning::Tuning;
@@ -17,19 +19,12 @@ use crate::plan::choice::Choice;
 use crate::plan::launches::Plan;
 
 /// What [`Guard::launch`] launches: a plan, or a request that is planned first.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, From)]
 pub enum Launch<'l> {
     /// Every launch of a plan.
     Plan(&'l Plan),
     /// A request, whose items are split along the batch if one launch is too large.
     Request(&'l LaunchRequest, Option<&'l BatchAxis>),
-}
-
-impl<'l> From<&'l Plan> for Launch<'l> {
-    #[inline]
-    fn from(plan: &'l Plan) -> Self {
-        Self::Plan(plan)
-    }
 }
 
 impl<'l> From<&'l LaunchRequest> for Launch<'l> {
@@ -43,13 +38,6 @@ impl<'l> From<(&'l LaunchRequest, &'l BatchAxis)> for Launch<'l> {
     #[inline]
     fn from((request, batch): (&'l LaunchRequest, &'l BatchAxis)) -> Self {
         Self::Request(request, Some(batch))
-    }
-}
-
-impl<'l> From<(&'l LaunchRequest, Option<&'l BatchAxis>)> for Launch<'l> {
-    #[inline]
-    fn from((request, batch): (&'l LaunchRequest, Option<&'l BatchAxis>)) -> Self {
-        Self::Request(request, batch)
     }
 }
 

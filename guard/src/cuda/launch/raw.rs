@@ -163,7 +163,7 @@ impl Guard {
         let _current = CurrentContext::new(driver, context)?;
         let Some(cuda) = &self.cuda else { return Ok(()) };
         // SAFETY: this function's contract, and the context is current.
-        Ok(unsafe { driver.synchronize(&cuda.history, stream) }?)
+        Ok(unsafe { driver.synchronize(&cuda.history.0, stream) }?)
     }
 
     /// Makes the context of `kernel` current until the result is dropped, if it is the guard's.
