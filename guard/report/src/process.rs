@@ -47,8 +47,10 @@ pub struct WatchReport {
     pub unlisted_kernels: u64,
     /// Accepted launches of those kernels.
     pub unlisted_launches: u64,
-    /// Lookups of launch functions that the library could not intercept.
-    pub unwatched_functions: u64,
+    /// Functions that the program asked for and the library could not intercept: those of a newer CUDA that launch, or of
+    /// a further driver library.
+    #[serde(default)]
+    pub unwatched_functions: Vec<String>,
     /// The kernels, in the order of [`WatchReport::sort`].
     pub kernels: Vec<KernelUse>,
     /// The refused launches that were explained.
@@ -298,7 +300,7 @@ pub(crate) mod tests {
     #[test]
     fn a_report_without_memory_is_read() {
         let text = r#"{"format": 1, "program": "p", "process": 1, "devices": [], "launches": 0, "refused": 0,
-            "launches_after_refusal": 0, "unlisted_launches": 0, "unwatched_functions": 0, "kernels": [],
+            "launches_after_refusal": 0, "unlisted_launches": 0,  "kernels": [],
             "refusals": []}"#;
         let report = serde_json::from_str::<WatchReport>(text).expect("a report");
         assert_eq!(report.memory, MemoryUse::default());

@@ -31,8 +31,12 @@ impl WatchReport {
                 count(after, "launch", "launches")
             )
         });
-        let unwatched = (self.unwatched_functions > 0)
-            .then(|| "launches by a further or newer driver library were not watched".to_owned());
+        let unwatched = (!self.unwatched_functions.is_empty()).then(|| {
+            let names = self.unwatched_functions.join(", ");
+            format!(
+                "calls of {names} were not watched: of a newer CUDA, or of a further driver library"
+            )
+        });
         stale.into_iter().chain(unwatched).collect()
     }
 
@@ -298,7 +302,8 @@ mod tests {
             kernel(&format!("k{number}\n").repeat(100), refused, fixed, y)
         });
         let mut report = report(kernels.collect());
-        (report.launches_after_refusal, report.unwatched_functions) = (1, 1);
+        (report.launches_after_refusal, report.unwatched_functions) =
+            (1, vec!["cuLaunchAnew".into()]);
         (report.unlisted_launches, report.fixed) = (1, 300);
         let summary = report.summary();
         assert_eq!(summary.lines().count(), 20, "{summary}");

@@ -61,19 +61,8 @@ pub(crate) const CAPTURE_RELAXED: c_int = 2;
 /// `CU_LIBRARY_BINARY_IS_PRESERVED`: the image lives as long as the library.
 pub(crate) const BINARY_IS_PRESERVED: c_int = 1;
 
-/// The attributes of a function that programs set: the most dynamic shared memory, the preferred carveout, the required
-/// cluster along each axis, whether its clusters may be of other than portable sizes, and their scheduling.
-pub(crate) const SETTABLE_ATTRIBUTES: [c_int; 7] = [8, CARVEOUT, 11, 12, 13, 14, 15];
-pub(crate) const CARVEOUT: c_int = 9;
-
 /// `CU_LAUNCH_PARAM_END`, `CU_LAUNCH_PARAM_BUFFER_POINTER` and `CU_LAUNCH_PARAM_BUFFER_SIZE`: the
 /// options in the list `extra` of a launch.
 pub(crate) const PARAM_END: usize = 0;
 pub(crate) const PARAM_BUFFER_POINTER: usize = 1;
 pub(crate) const PARAM_BUFFER_SIZE: usize = 2;
-
-/// Attributes that mean the same for each of several launches: none, access policy, cooperative,
-/// synchronization policy, clusters, programmatic dependence, priority, memory domains, carveout.
-pub(crate) const SHAREABLE_ATTRIBUTES: [c_uint; 11] = [0, 1, 2, 3, 4, 5, 6, 8, 9, 10, 14];
-/// Attributes that mean the same for one other launch: events that it records.
-pub(crate) const EVENT_ATTRIBUTES: [c_uint; 2] = [7, 12];

@@ -4,10 +4,9 @@
 //! named `libcuda`, through another preloaded library. Each original has its own replacement, a slot, so that every
 //! call reaches the function that it would have reached without this library.
 
-use core::ffi::{CStr, c_int, c_void};
+use core::ffi::{CStr, c_int, c_uint, c_void};
 use core::mem;
-use core::ops::RangeInclusive;
-use core::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
+use core::sync::atomic::{AtomicPtr, Ordering};
 
 use crate::process::elf;
 use crate::process::flag::Flag;
@@ -23,136 +22,41 @@ pub(crate) struct Function {
     pub(crate) symbol: &'static CStr,
     /// The name that `cuGetProcAddress` takes.
     pub(crate) name: &'static [u8],
-    /// The CUDA versions with this signature; none for functions of the runtime.
-    pub(crate) versions: &'static [RangeInclusive<c_int>],
+    /// The first CUDA version with this function; 0 for functions of the runtime and of compilers.
+    pub(crate) since: c_int,
     /// Whether the function's default stream is the per-thread stream.
     pub(crate) per_thread: bool,
 }
 
-/// The newest CUDA version whose headers were read. A newer version may return functions with other signatures.
-const NEWEST: c_int = 13_050;
-
-/// The table of all intercepted functions, which is passed to the macro `$then`: symbol, versions as in
-/// `cudaTypedefs.h`, replacement. With `by_caller` the replacement depends on the calling library.
-macro_rules! intercepted {
-    ($then:ident) => {
-        $then! {
-            cuLaunchKernel(4000..=NEWEST) => launch::kernel;
-            cuLaunchKernel_ptsz(7000..=NEWEST) => launch::kernel;
-            cuLaunchKernelEx(11_060..=NEWEST) => launch::kernel_ex;
-            cuLaunchKernelEx_ptsz(11_060..=NEWEST) => launch::kernel_ex;
-            cuLaunchCooperativeKernel(9000..=NEWEST) => launch::cooperative;
-            cuLaunchCooperativeKernel_ptsz(9000..=NEWEST) => launch::cooperative;
-            cuGetProcAddress(0..=11_999) => get_proc_address;
-            cuGetProcAddress_v2(12_000..=NEWEST) => get_proc_address;
-            cuModuleGetFunction(2000..=NEWEST) => find::kernel;
-            cuLibraryGetKernel(12_000..=NEWEST) => find::kernel;
-            cuStreamSynchronize(2000..=NEWEST) => synchronize::stream;
-            cuStreamSynchronize_ptsz(7000..=NEWEST) => synchronize::stream;
-            cuCtxSynchronize(2000..=12_999) => synchronize::context;
-            cuCtxSynchronize_v2(13_000..=NEWEST) => synchronize::other;
-            cuEventSynchronize(2000..=NEWEST) => synchronize::other;
-            cuEventQuery(2000..=NEWEST) => synchronize::other;
-            cuStreamQuery(2000..=NEWEST) => synchronize::other;
-            cuStreamQuery_ptsz(7000..=NEWEST) => synchronize::other;
-            cuMemcpyDtoH_v2(3020..=NEWEST) => synchronize::other;
-            cuMemcpyDtoH_v2_ptds(7000..=NEWEST) => synchronize::other;
-            cuModuleLoad(2000..=NEWEST) => load::module_file;
-            cuModuleLoadData(2000..=NEWEST) => load::module;
-            cuModuleLoadDataEx(2010..=NEWEST) => load::module_ex;
-            cuModuleLoadFatBinary(2000..=NEWEST) => load::module_fatbin;
-            cuLibraryLoadData(12_000..=NEWEST) => load::library;
-            cuLibraryLoadFromFile(12_000..=NEWEST) => load::library_file;
-            cuLibraryGetModule(12_000..=NEWEST) => find::in_context;
-            cuKernelGetFunction(12_000..=NEWEST) => find::in_context;
-            cuGraphAddKernelNode(10_000..=11_999) => graph::add_kernel_node;
-            cuGraphAddKernelNode_v2(12_000..=NEWEST) => graph::add_kernel_node;
-            cuGraphAddNode(12_020..=12_029) => graph::add_node;
-            cuGraphAddNode_v2(12_030..=13_039) => graph::add_node_with_edges;
-            cuGraphAddNode_v3(13_040..=NEWEST) => graph::add_node_with_edges;
-            cuGraphKernelNodeSetParams(10_000..=11_999) => graph::set_kernel_node;
-            cuGraphKernelNodeSetParams_v2(12_000..=NEWEST) => graph::set_kernel_node;
-            cuGraphNodeSetParams(12_020..=13_039) => graph::set_node;
-            cuGraphNodeSetParams_v2(13_040..=NEWEST) => graph::set_node;
-            cuGraphExecKernelNodeSetParams(10_010..=11_999) => graph::set_exec_kernel_node;
-            cuGraphExecKernelNodeSetParams_v2(12_000..=NEWEST) => graph::set_exec_kernel_node;
-            cuGraphExecNodeSetParams(12_020..=NEWEST) => graph::set_exec_node;
-            cuGraphInstantiate(10_000..=10_999) => graph::instantiate;
-            cuGraphInstantiate_v2(11_000..=NEWEST) => graph::instantiate;
-            cuGraphInstantiateWithFlags(11_040..=NEWEST) => graph::instantiate;
-            cuGraphInstantiateWithParams(12_000..=NEWEST) => graph::instantiate;
-            cuGraphInstantiateWithParams_ptsz(12_000..=NEWEST) => graph::instantiate;
-            cuGraphLaunch(10_000..=NEWEST) => graph::launch;
-            cuGraphLaunch_ptsz(10_000..=NEWEST) => graph::launch;
-            cudaLaunchKernel() => runtime::kernel, by_caller;
-            cudaLaunchKernel_ptsz() => runtime::kernel, by_caller;
-            cudaLaunchKernelExC() => runtime::kernel_ex, by_caller;
-            cudaLaunchKernelExC_ptsz() => runtime::kernel_ex, by_caller;
-            cudaLaunchCooperativeKernel() => runtime::kernel, by_caller;
-            cudaLaunchCooperativeKernel_ptsz() => runtime::kernel, by_caller;
-            __cudaLaunchKernel() => runtime::kernel, by_caller;
-            __cudaLaunchKernel_ptsz() => runtime::kernel, by_caller;
-            nvrtcCompileProgram() => compile::nvrtc_compile, by_caller;
-            nvrtcGetCUBIN() => compile::nvrtc, by_caller;
-            nvJitLinkCreate() => compile::link_begin, by_caller;
-            nvJitLinkAddData() => compile::link_data, by_caller;
-            nvJitLinkAddFile() => compile::link_file, by_caller;
-            nvJitLinkGetLinkedCubin() => compile::linked, by_caller;
-            nvJitLinkDestroy() => compile::link_end, by_caller;
-            cuMemAlloc_v2(3020..=NEWEST) => memory::device;
-            cuMemAllocPitch_v2(3020..=NEWEST) => memory::pitch;
-            cuMemAllocManaged(6000..=NEWEST) => memory::managed;
-            cuMemAllocAsync(11_020..=NEWEST) => memory::device;
-            cuMemAllocAsync_ptsz(11_020..=NEWEST) => memory::device;
-            cuMemAllocFromPoolAsync(11_020..=NEWEST) => memory::device;
-            cuMemAllocFromPoolAsync_ptsz(11_020..=NEWEST) => memory::device;
-            cuMemCreate(10_020..=NEWEST) => memory::physical;
-            cuMemHostAlloc(2020..=NEWEST) => memory::pinned;
-            cuMemAllocHost_v2(3020..=NEWEST) => memory::pinned;
-            cuMemFree_v2(3020..=NEWEST) => memory::free;
-            cuMemFreeAsync(11_020..=NEWEST) => memory::free;
-            cuMemFreeAsync_ptsz(11_020..=NEWEST) => memory::free;
-            cuMemRelease(10_020..=NEWEST) => memory::release;
-            cuMemFreeHost(2000..=NEWEST) => memory::free;
-            cuDevicePrimaryCtxReset(7000..=10_999) => memory::reset_device;
-            cuDevicePrimaryCtxReset_v2(11_000..=NEWEST) => memory::reset_device;
-            cuModuleUnload(2000..=NEWEST) => load::unload;
-            cuLibraryUnload(12_000..=NEWEST) => load::unload;
-        }
-    };
-}
+// The intercepted functions, `intercepted!` with their replacements, and the attributes: `entry_points.ron`.
+include!(concat!(env!("OUT_DIR"), "/entry_points.rs"));
 pub(crate) use intercepted;
 
-macro_rules! functions {
-    ($($symbol:ident($($versions:expr)?) => $($function:ident)::+ $(, $way:ident)?;)*) => {
-        /// The place of each function in [`FUNCTIONS`].
-        #[allow(non_camel_case_types, clippy::enum_variant_names, reason = "the names of the functions")]
-        pub(crate) enum Place { $($symbol),* }
+/// Whether a function of this name launches, as far as its name tells, and is not in the table.
+pub(crate) fn is_unknown_launch(name: &[u8]) -> bool {
+    let name = name.strip_suffix(b"_ptsz").unwrap_or(name);
+    LAUNCHES.iter().any(|start| name.starts_with(start.as_bytes()))
+        && !KNOWN_LAUNCHES.iter().any(|known| known.as_bytes() == name)
+}
 
-        pub(crate) static FUNCTIONS: [Function; [$(stringify!($symbol)),*].len()] = [
-            $(function(concat!(stringify!($symbol), "\0"), &[$($versions)?])),*
-        ];
+/// The function that `cuGetProcAddress` returns for `name`, `version` and the per-thread flag, and whether it is certain:
+/// for a version after the newest that was compared, `is_same` must say that the driver returns the same function for
+/// the known version.
+pub(crate) fn by_query(
+    name: &[u8],
+    version: c_int,
+    per_thread: bool,
+    is_same: impl FnOnce(c_int) -> bool,
+) -> Option<(usize, bool)> {
+    let applies = |(_, function): &(usize, &Function)| {
+        (1..=version).contains(&function.since)
+            && [function.name, function.symbol.to_bytes()].contains(&name)
     };
+    // If the version or the function has no per-thread variant, both flags mean the same.
+    let rank = |(_, of): &(usize, &Function)| (of.per_thread == per_thread, of.since);
+    let (place, function) = FUNCTIONS.iter().enumerate().filter(applies).max_by_key(rank)?;
+    Some((place, version <= COMPARED || is_same(function.since)))
 }
-
-intercepted!(functions);
-
-/// `text` is a symbol with its terminating zero.
-const fn function(text: &'static str, versions: &'static [RangeInclusive<c_int>]) -> Function {
-    let Ok(symbol) = CStr::from_bytes_with_nul(text.as_bytes()) else { return NOT_A_SYMBOL };
-    let mut name = symbol.to_bytes();
-    let mut per_thread = false;
-    if let Some((before, b"_ptsz" | b"_ptds")) = name.split_last_chunk::<5>() {
-        (name, per_thread) = (before, true);
-    }
-    if let Some((before, b"_v2" | b"_v3")) = name.split_last_chunk::<3>() {
-        name = before;
-    }
-    Function { symbol, name, versions, per_thread }
-}
-
-const NOT_A_SYMBOL: Function =
-    Function { symbol: c"", name: b"", versions: &[], per_thread: false };
 
 /// Defines replacements of functions of driver or runtime. In the body `call()` calls the original with the
 /// arguments of the program, and `through` is the [`FUNCTIONS`] place and the slot of the call.
@@ -185,9 +89,6 @@ pub(crate) use replacements;
 pub(crate) static ORIGINALS: [[AtomicPtr<c_void>; SLOTS]; FUNCTIONS.len()] =
     [const { [const { AtomicPtr::new(core::ptr::null_mut()) }; SLOTS] }; FUNCTIONS.len()];
 
-/// Lookups that were not intercepted, because no slot was free or the version is too new.
-pub(crate) static UNWATCHED: AtomicU64 = AtomicU64::new(0);
-
 /// The original of a function and a slot; `None` if no loaded driver has it.
 ///
 /// # Safety
@@ -204,7 +105,7 @@ pub(crate) unsafe fn original<F: Copy>(through: (usize, usize)) -> Option<F> {
 
 /// Whether the function belongs to the CUDA runtime, or to a compiler.
 pub(crate) fn is_runtime(function: usize) -> bool {
-    FUNCTIONS.get(function).is_some_and(|function| function.versions.is_empty())
+    FUNCTIONS.get(function).is_some_and(|function| function.since == 0)
 }
 
 /// Calls `outermost`, or `nested` if this thread is already in a replacement of this kind.
@@ -250,5 +151,50 @@ fn find_linked((function, slot): (usize, usize)) -> *mut c_void {
             found
         }
         _ => core::ptr::null_mut(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_query_finds_the_variant_of_its_version_and_flag() {
+        let symbol = |name: &str, version, per_thread| {
+            let (place, is_certain) = by_query(name.as_bytes(), version, per_thread, |_| false)?;
+            is_certain.then(|| FUNCTIONS[place].symbol)
+        };
+        for (name, version, per_thread, found) in [
+            ("cuLaunchKernel", 4000, false, Some(c"cuLaunchKernel")),
+            ("cuLaunchKernel", 13_000, true, Some(c"cuLaunchKernel_ptsz")),
+            ("cuLaunchKernel", 4000, true, Some(c"cuLaunchKernel")),
+            ("cuGetProcAddress", 11_030, false, Some(c"cuGetProcAddress")),
+            ("cuGetProcAddress_v2", 12_000, true, Some(c"cuGetProcAddress_v2")),
+            ("cuCtxSynchronize", 12_090, false, Some(c"cuCtxSynchronize")),
+            ("cuCtxSynchronize", 13_000, false, Some(c"cuCtxSynchronize_v2")),
+            ("cuMemcpyDtoH", 2000, false, None),
+            ("cuInit", 12_000, false, None),
+            ("cuGraphAddNode", 12_020, false, Some(c"cuGraphAddNode")),
+            ("cuGraphAddNode", 12_080, true, Some(c"cuGraphAddNode_v2")),
+            ("cudaLaunchKernel", 13_000, false, None),
+        ] {
+            assert_eq!(symbol(name, version, per_thread), found, "{name} {version}");
+        }
+        assert!(
+            is_unknown_launch(b"cuLaunchAnew_ptsz") && !is_unknown_launch(b"cuLaunchKernel_ptsz")
+        );
+    }
+
+    #[test]
+    fn each_function_is_found_by_its_first_version_and_by_a_later_one_that_is_the_same() {
+        for (place, function) in FUNCTIONS.iter().enumerate().filter(|(_, one)| one.since > 0) {
+            let Function { name, since, per_thread, .. } = function;
+            let found =
+                |version, known| by_query(name, version, *per_thread, |since| since == known);
+            assert_eq!(found(*since, 0), Some((place, true)), "{:?}", function.symbol);
+            let (newest, is_certain) = found(14_000, *since).expect("known");
+            assert_eq!(is_certain, FUNCTIONS[newest].since == *since, "{:?}", function.symbol);
+            assert_eq!(found(14_000, 0), Some((newest, false)), "{:?}", function.symbol);
+        }
     }
 }

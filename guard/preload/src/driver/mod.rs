@@ -8,10 +8,8 @@ use core::sync::atomic::{AtomicPtr, Ordering};
 use gridguard::abi::{LaunchAttribute, LaunchConfig};
 use gridguard::{ComputeCapability, DeviceLimits, KernelLimits, OccupancyLimits};
 
-use self::abi::{
-    Handle, LogCallback, POOL_RESERVED, POOL_USED, SETTABLE_ATTRIBUTES, SUCCESS, Status,
-};
-use self::functions::{FUNCTIONS, SLOTS};
+use self::abi::{Handle, LogCallback, POOL_RESERVED, POOL_USED, SUCCESS, Status};
+use self::functions::{FUNCTIONS, SETTABLE, SLOTS};
 use self::node::{AttributeValue, KernelNode, OldKernelNode};
 use self::request::Launch;
 use crate::process;
@@ -265,7 +263,10 @@ impl Driver {
         };
         // SAFETY: by this function's contract.
         let [kernel, form] = unsafe { [self.function_of(kernel), self.function_of(form)] };
-        for attribute in SETTABLE_ATTRIBUTES {
+        // SAFETY: the pointer is to a live integer.
+        let version = written(0, |version| Some(unsafe { self.driver_version?(version) }));
+        let known = |(_, since): &&(c_int, c_int)| version.is_some_and(|version| *since <= version);
+        for &(attribute, _) in SETTABLE.iter().filter(known) {
             let (mut wanted, mut known) = (0, 0);
             // SAFETY: the functions are loaded, the pointers are to live integers.
             unsafe {

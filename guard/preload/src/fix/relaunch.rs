@@ -9,10 +9,8 @@ use gridguard::ptx::{EntryReport, Fold, shifted_words};
 use gridguard::{Choice, FormLimits, LaunchLimits, Plan, Rule, Strategy, Violation, Violations};
 
 use crate::driver::Driver;
-use crate::driver::abi::{
-    EVENT_ATTRIBUTES, FindKernel, Handle, SHAREABLE_ATTRIBUTES, SUCCESS, Status,
-};
-use crate::driver::functions::{self, FUNCTIONS};
+use crate::driver::abi::{FindKernel, Handle, SUCCESS, Status};
+use crate::driver::functions::{self, FUNCTIONS, OF_EACH_PART, OF_ONE_LAUNCH};
 use crate::driver::request::{Launch, attributes};
 use crate::fix::arguments::{Arguments, RawArguments, WordSlot};
 use crate::fix::sidecar::{self, SidecarImage};
@@ -186,9 +184,8 @@ fn not_in_parts(violations: &Violations) -> Reason {
 
 /// Whether `launches` launches of a form may have these attributes.
 fn check_attributes(attributes: &[LaunchAttribute], launches: u64) -> Result<(), Reason> {
-    let may_stand = |id: &c_uint| {
-        SHAREABLE_ATTRIBUTES.contains(id) || (launches == 1 && EVENT_ATTRIBUTES.contains(id))
-    };
+    let may_stand =
+        |id: &c_uint| OF_EACH_PART.contains(id) || (launches == 1 && OF_ONE_LAUNCH.contains(id));
     match attributes.iter().map(|attribute| attribute.id).find(|id| !may_stand(id)) {
         None => Ok(()),
         Some(id) => {

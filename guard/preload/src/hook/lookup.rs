@@ -8,8 +8,10 @@ use core::ffi::{CStr, c_char, c_void};
 use core::mem;
 use core::sync::atomic::{AtomicPtr, Ordering};
 
+use crate::driver::functions::is_unknown_launch;
 use crate::hook::table;
 use crate::process::elf;
+use crate::watch::unknown;
 
 /// The result of `choose`: the assembly below jumps to the target, or without a target returns the value.
 #[repr(C)]
@@ -121,11 +123,19 @@ unsafe fn outcome(
     real: *mut c_void,
     find: impl FnOnce() -> *mut c_void,
 ) -> Outcome {
-    // SAFETY: by this function's contract; a function is only found for a string.
+    // SAFETY: by this function's contract: the name is null or a string, and a function is only found for a string.
     unsafe {
         match function_of(handle, name) {
             Some(function) => Outcome::value(replaced(function, find(), (handle, name))),
-            None => Outcome::jump(real),
+            None => {
+                if !name.is_null()
+                    && is_unknown_launch(CStr::from_ptr(name).to_bytes())
+                    && !find().is_null()
+                {
+                    unknown::note(CStr::from_ptr(name).to_bytes());
+                }
+                Outcome::jump(real)
+            }
         }
     }
 }

@@ -7,10 +7,12 @@ use core::sync::atomic::Ordering;
 
 use crate::driver::abi::{PER_THREAD_DEFAULT_STREAM, SUCCESS, Status};
 use crate::driver::functions::{
-    FUNCTIONS, Function, LINKED, ORIGINALS, Place, SLOTS, UNWATCHED, intercepted, replacements,
+    FUNCTIONS, LINKED, ORIGINALS, SLOTS, by_query, intercepted, is_unknown_launch, replacements,
 };
+use crate::driver::written;
 use crate::fix::load;
 use crate::hook::{callers, compile, find, graph, launch, memory, runtime, synchronize, unwatched};
+use crate::watch::unknown;
 
 /// The replacement of one function.
 struct Hook {
@@ -27,27 +29,27 @@ struct Address(*const c_void);
 unsafe impl Sync for Address {}
 
 macro_rules! hooks {
-    ($($symbol:ident($($versions:expr)?) => $($function:ident)::+ $(, $way:ident)?;)*) => {
+    ($($place:literal $symbol:ident => $($function:ident)::+ $(, $way:ident)?;)*) => {
         #[allow(clippy::as_conversions, reason = "the addresses of functions")]
         static HOOKS: [Hook; FUNCTIONS.len()] = [$(Hook {
             export: Address(exports::$symbol as *const c_void),
             slots: [
-                Address($($function)::+::<{ Place::$symbol as usize }, 0> as *const c_void),
-                Address($($function)::+::<{ Place::$symbol as usize }, 1> as *const c_void),
-                Address($($function)::+::<{ Place::$symbol as usize }, 2> as *const c_void),
-                Address($($function)::+::<{ Place::$symbol as usize }, 3> as *const c_void),
+                Address($($function)::+::<$place, 0> as *const c_void),
+                Address($($function)::+::<$place, 1> as *const c_void),
+                Address($($function)::+::<$place, 2> as *const c_void),
+                Address($($function)::+::<$place, 3> as *const c_void),
             ],
         }),*];
 
         /// The exports that programs find if they link the driver or the runtime.
-        #[allow(non_snake_case, clippy::as_conversions, reason = "names and numbers of the functions")]
+        #[allow(non_snake_case, reason = "names of the functions")]
         mod exports {
             use super::*;
             $(
                 #[cfg_attr(not(test), unsafe(no_mangle))]
                 #[unsafe(naked)]
                 pub(super) unsafe extern "C-unwind" fn $symbol() {
-                    export!($symbol, [$($function)::+] $(, $way)?);
+                    export!($place, [$($function)::+] $(, $way)?);
                 }
             )*
         }
@@ -57,13 +59,13 @@ macro_rules! hooks {
 /// The code of an export: jumps to the replacement in the first slot, or to the result of `choose`. The arguments stay
 /// in their registers.
 macro_rules! export {
-    ($symbol:ident, [$($function:ident)::+]) => {
+    ($place:literal, [$($function:ident)::+]) => {
         #[cfg(target_arch = "x86_64")]
-        core::arch::naked_asm!("endbr64", "jmp {}", sym $($function)::+::<{ Place::$symbol as usize }, LINKED>);
+        core::arch::naked_asm!("endbr64", "jmp {}", sym $($function)::+::<$place, LINKED>);
         #[cfg(target_arch = "aarch64")]
-        core::arch::naked_asm!("hint #34", "b {}", sym $($function)::+::<{ Place::$symbol as usize }, LINKED>);
+        core::arch::naked_asm!("hint #34", "b {}", sym $($function)::+::<$place, LINKED>);
     };
-    ($symbol:ident, [$($function:ident)::+], by_caller) => {
+    ($place:literal, [$($function:ident)::+], by_caller) => {
         #[cfg(target_arch = "x86_64")]
         core::arch::naked_asm!(
             ".cfi_startproc",
@@ -89,7 +91,7 @@ macro_rules! export {
             ".cfi_adjust_cfa_offset -56",
             "jmp rax",
             ".cfi_endproc",
-            function = const Place::$symbol as usize,
+            function = const $place,
             choose = sym choose,
         );
         #[cfg(target_arch = "aarch64")]
@@ -111,7 +113,7 @@ macro_rules! export {
             "ldp x6, x7, [sp, #64]",
             "ldp x29, x30, [sp], #80",
             "br x16",
-            function = const Place::$symbol as usize,
+            function = const $place,
             choose = sym choose,
         );
     };
@@ -124,10 +126,14 @@ replacements! {
     get_proc_address(
         name: *const c_char, address: *mut *mut c_void, version: c_int, flags: u64, found: *mut c_int,
     )
-    |_through, call| {
+    |_through, call, original| {
         let status = call();
+        // SAFETY: the caller's own name and flags; the pointer is to a live address.
+        let ask = |version| written(ptr::null_mut(), |address| Some(unsafe {
+            original(name, address, version, flags, ptr::null_mut())
+        }));
         // SAFETY: the caller's own arguments, after the call.
-        unsafe { replace_found(status, name, address, version, flags) };
+        unsafe { replace_found(status, name, address, version, flags, ask) };
         status
     }
 }
@@ -137,7 +143,7 @@ extern "C" fn choose(function: usize, caller: usize) -> *mut c_void {
     callers::choose(function, caller, replace)
 }
 
-/// Replaces the address that a successful query wrote by its replacement.
+/// Replaces the address that a successful query wrote by its replacement. `ask` queries another version.
 ///
 /// # Safety
 ///
@@ -148,6 +154,7 @@ unsafe fn replace_found(
     address: *mut *mut c_void,
     version: c_int,
     flags: u64,
+    ask: impl FnOnce(c_int) -> Option<*mut c_void>,
 ) {
     if name.is_null() || address.is_null() {
         return;
@@ -155,30 +162,18 @@ unsafe fn replace_found(
     // SAFETY: the query took the name, which is not null.
     let name = unsafe { CStr::from_ptr(name) }.to_bytes();
     unwatched::asked_for(name);
-    if status != SUCCESS || !name.starts_with(b"cu") {
+    // SAFETY: a successful query wrote through the pointer.
+    let Some(found) = (status == SUCCESS).then(|| unsafe { *address }).filter(|one| !one.is_null())
+    else {
         return;
-    }
-    let per_thread = flags & PER_THREAD_DEFAULT_STREAM != 0 || name.ends_with(b"_ptsz");
-    if let Some(function) = by_query(name, version, per_thread) {
-        // SAFETY: the successful query wrote through the pointer.
-        unsafe { *address = replace(function, *address) };
-    }
-}
-
-/// The function that `cuGetProcAddress` returns for `name`, `version` and the per-thread flag, if its
-/// signature is known.
-fn by_query(name: &[u8], version: c_int, per_thread: bool) -> Option<usize> {
-    let named = |function: &Function| [function.name, function.symbol.to_bytes()].contains(&name);
-    let known = |function: &Function| {
-        named(function) && function.versions.iter().any(|range| range.contains(&version))
     };
-    let of_flag = |function: &Function| known(function) && function.per_thread == per_thread;
-    // If the version or the function has no per-thread variant, both flags mean the same.
-    let place = FUNCTIONS.iter().position(of_flag).or_else(|| FUNCTIONS.iter().position(known));
-    if place.is_none() && FUNCTIONS.iter().any(named) {
-        UNWATCHED.fetch_add(1, Ordering::Relaxed);
+    let per_thread = flags & PER_THREAD_DEFAULT_STREAM != 0 || name.ends_with(b"_ptsz");
+    match by_query(name, version, per_thread, |since| ask(since) == Some(found)) {
+        // SAFETY: as above.
+        Some((function, true)) => unsafe { *address = replace(function, found) },
+        None if !is_unknown_launch(name) => {}
+        _ => unknown::note(name),
     }
-    place
 }
 
 /// The function with this symbol, by its place in the table.
@@ -211,7 +206,7 @@ pub(crate) fn replace(function: usize, original: *mut c_void) -> *mut c_void {
             return replacement.0.cast_mut();
         }
     }
-    UNWATCHED.fetch_add(1, Ordering::Relaxed);
+    unknown::note(FUNCTIONS[function].name);
     original
 }
 
@@ -235,27 +230,5 @@ mod tests {
         assert_eq!(replaced[4], address(64));
         assert_eq!(replace(place, replaced[0]), replaced[0]);
         assert!(replace(place, address(0)).is_null());
-    }
-
-    #[test]
-    fn a_query_finds_the_variant_of_its_version_and_flag() {
-        let symbol = |name: &CStr, version, per_thread| {
-            by_query(CStr::to_bytes(name), version, per_thread).map(|place| FUNCTIONS[place].symbol)
-        };
-        assert_eq!(symbol(c"cuLaunchKernel", 4000, false), Some(c"cuLaunchKernel"));
-        assert_eq!(symbol(c"cuLaunchKernel", 13_000, true), Some(c"cuLaunchKernel_ptsz"));
-        assert_eq!(symbol(c"cuLaunchKernel", 4000, true), Some(c"cuLaunchKernel"));
-        assert_eq!(symbol(c"cuGetProcAddress", 11_030, false), Some(c"cuGetProcAddress"));
-        assert_eq!(symbol(c"cuGetProcAddress", 12_000, true), Some(c"cuGetProcAddress_v2"));
-        assert_eq!(symbol(c"cuGetProcAddress_v2", 12_000, false), Some(c"cuGetProcAddress_v2"));
-        assert_eq!(symbol(c"cuCtxSynchronize", 12_090, false), Some(c"cuCtxSynchronize"));
-        assert_eq!(symbol(c"cuCtxSynchronize", 13_000, false), Some(c"cuCtxSynchronize_v2"));
-        assert_eq!(symbol(c"cuMemcpyDtoH", 2000, false), None);
-        assert_eq!(symbol(c"cuLaunchKernel", 14_000, false), None);
-        assert_eq!(symbol(c"cuInit", 12_000, false), None);
-        assert_eq!(symbol(c"cuGraphAddNode", 12_020, false), Some(c"cuGraphAddNode"));
-        assert_eq!(symbol(c"cuGraphAddNode", 12_080, true), Some(c"cuGraphAddNode_v2"));
-        assert_eq!(symbol(c"cuGraphLaunch", 13_000, true), Some(c"cuGraphLaunch_ptsz"));
-        assert_eq!(symbol(c"cudaLaunchKernel", 13_000, false), None);
     }
 }

@@ -1,6 +1,5 @@
 //! The summary on standard error and the report in a file.
 
-use core::sync::atomic::Ordering;
 use std::ffi::OsStr;
 use std::fs;
 use std::io;
@@ -12,7 +11,6 @@ use gridguard_report::{
     FORMAT, KernelUse, MAX_REPORT_BYTES, MemoryKind, MemoryUse, ReportHead, WatchReport,
 };
 
-use crate::driver::functions::UNWATCHED;
 use crate::driver::known_devices;
 use crate::fix::index;
 use crate::process::demangle::demangled;
@@ -22,7 +20,7 @@ use crate::refuse;
 use crate::watch::counters::Counts;
 use crate::watch::kernel::{self, Kernel};
 use crate::watch::memory::sums;
-use crate::watch::table;
+use crate::watch::{table, unknown};
 
 pub(crate) mod record;
 
@@ -70,7 +68,7 @@ fn collect() -> WatchReport {
         launches_after_refusal: if refused > 0 { launches.saturating_sub(before) } else { 0 },
         unlisted_kernels: others.is_any().into(),
         unlisted_launches: others.launches,
-        unwatched_functions: UNWATCHED.load(Ordering::Relaxed),
+        unwatched_functions: unknown::names(),
         kernels,
         refusals: refuse::launch::EXPLAINED.all(),
         indices: index::found(),

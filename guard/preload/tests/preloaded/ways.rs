@@ -12,7 +12,8 @@ fn assert_seen(err: &str, accepted: &str, refused: usize) {
 
 #[test]
 fn every_way_to_find_the_driver_is_watched() {
-    for way in ["linked", "dlsym", "default", "query-11", "query-12", "query-12-thread"] {
+    for way in ["linked", "dlsym", "default", "query-11", "query-12", "query-12-thread", "query-14"]
+    {
         let err = watched(Driver::Whole, &format!("{way} good refused good"));
         assert_seen(&err, "2 launches of 1 kernel", 1);
     }
@@ -26,6 +27,20 @@ fn all_kinds_of_launches_are_watched() {
         let err = watched(Driver::Whole, &format!("{way} ex cooperative kernel good"));
         assert_eq!(err.matches("launch refused").count(), 2, "{way}: {err}");
         assert!(err.contains("gridguard: 2 launches of 1 kernel accepted, 2 refused"), "{err}");
+    }
+}
+
+#[test]
+fn functions_of_a_cuda_to_come_are_named_if_they_launch() {
+    for (words, named) in [
+        ("dlsym good anew", "cuLaunchAnew"),
+        ("query-12 good anew", "cuLaunchAnew"),
+        // The driver has another function for this version.
+        ("query-14 good cooperative", "cuLaunchCooperativeKernel"),
+    ] {
+        let err = watched(Driver::Whole, words);
+        assert!(err.contains(&format!("  warning: calls of {named} were not watched: ")), "{err}");
+        assert_seen(&err, "1 launch of 1 kernel", 0);
     }
 }
 

@@ -103,7 +103,7 @@ static void *find(const char *symbol) {
         dlclose(libc);
         return dlvsym(library, symbol, "libcuda.so.1");
     }
-    if (query_v2) return query_v2(symbol, &found, 13000, flags, &status) ? NULL : found;
+    if (query_v2) return query_v2(symbol, &found, strcmp(way, "query-14") ? 13000 : 14000, flags, &status) ? NULL : found;
     if (query) return query(symbol, &found, 11080, flags) ? NULL : found;
     return dlsym(library, symbol);
 }
@@ -184,6 +184,7 @@ static void act(const char *action) {
     if (!strcmp(action, "cooperative"))
         set_up(), printf("cooperative %d\n", ((Cooperative)need("cuLaunchCooperativeKernel"))(
                                                  function, 100000, 1, 1, 1024, 1, 1, 0, NULL, NULL));
+    if (!strcmp(action, "anew")) printf("anew %d\n", ((Plain)need("cuLaunchAnew"))());
     if (!strcmp(action, "kernel")) {
         void *module;
         set_up();
@@ -296,7 +297,7 @@ int main(int count, char **words) {
     library = strcmp(way, "linked") ? dlopen("libcuda.so.1", mode) : NULL;
     if (!library && strcmp(way, "linked")) return puts("no driver"), 4;
     if (!strcmp(way, "query-11")) find_queries(11030);
-    if (!strncmp(way, "query-12", 8)) find_queries(12000);
+    if (!strncmp(way, "query-12", 8) || !strcmp(way, "query-14")) find_queries(12000);
     if (!strcmp(way, "query-12-thread")) flags = 2;
     for (int i = 2; i < count; i++) act(words[i]);
     return 0;

@@ -47,6 +47,9 @@ CUresult cuCtxSynchronize_v2(CUcontext ctx) {
     return answer;
 }
 
+/* A function of a CUDA to come. */
+CUresult cuLaunchAnew(void) { return SUCCESS; }
+
 CUresult cuGetProcAddress(const char *name, void **address, int version, unsigned long long flags);
 CUresult cuGetProcAddress_v2(const char *name, void **address, int version, unsigned long long flags,
                              int *found);
@@ -73,6 +76,7 @@ static const struct { const char *name; int version; bool thread; void *address;
     ENTRY("cuGraphLaunch", 10000, true, cuGraphLaunch_ptsz),
     ENTRY("cuLaunchCooperativeKernel", 9000, false, cuLaunchCooperativeKernel),
     ENTRY("cuLaunchCooperativeKernel", 9000, true, cuLaunchCooperativeKernel_ptsz),
+    ENTRY("cuLaunchCooperativeKernel", 14000, false, cuLaunchAnew),
     ENTRY("cuLaunchKernel", 4000, false, cuLaunchKernel),
     ENTRY("cuLaunchKernel", 7000, true, cuLaunchKernel_ptsz),
     ENTRY("cuLaunchKernelEx", 11060, false, cuLaunchKernelEx),
