@@ -50,12 +50,15 @@ pub(crate) fn read(path: &Path) -> Result<WatchReport, CommandError> {
 fn show(f: &mut fmt::Formatter<'_>, report: &WatchReport, most: usize) -> fmt::Result {
     let WatchReport { program, process, kernels, .. } = report;
     writeln!(f, "{}, process {process}", printable(program))?;
-    if report.pending {
+    if report.pending && report.watched {
         return writeln!(
             f,
-            "no process of the run has reported a launch: the program launched nothing, or it runs, or it ended \
-             before it could report"
+            "watched, and no process of the run has reported a launch: the program runs, or it ended before it could \
+             report"
         );
+    }
+    if report.pending {
+        return report.warnings().iter().try_for_each(|line| writeln!(f, "{line}"));
     }
     writeln!(f, "{}", report.totals())?;
     report.warnings().iter().try_for_each(|line| writeln!(f, "{line}"))?;

@@ -28,8 +28,9 @@ mod report;
 mod watch;
 
 use fix::{assembler, caches};
-use hook::{callers, session, unwatched};
+use hook::{callers, session};
 use process::{guarded, reserve};
+use report::unwatched;
 
 const VERSION: &str = env!("CARGO_PKG_VERSION");
 /// `gridguard run` preloads only a library of its own version.
@@ -53,8 +54,9 @@ extern "C" fn loaded() {
         caches::begin();
         assembler::begin();
         unwatched::begin();
-        if process::always_reports() {
+        if process::is_first() {
             process::register_end(session::at_exit);
+            report::begin();
         }
         callers::note_startup();
     });

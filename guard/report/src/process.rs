@@ -24,9 +24,16 @@ pub const MAX_REPORT_BYTES: u64 = 64 << 20;
 pub struct WatchReport {
     /// [`FORMAT`] of the writer.
     pub format: u32,
-    /// Whether `gridguard run` wrote it before the program started. The first process that launches replaces it.
+    /// Whether it was written before the program started: by `gridguard run`, and again by the library when it is loaded.
+    /// The end of the first process replaces it, or another process that launches.
     #[serde(default)]
     pub pending: bool,
+    /// Whether the library was loaded into the process, and could see all of its launches.
+    #[serde(default)]
+    pub watched: bool,
+    /// Why `watched` is false.
+    #[serde(default)]
+    pub not_watched: Vec<String>,
     /// The path of the program.
     pub program: String,
     /// The process id.
@@ -47,14 +54,13 @@ pub struct WatchReport {
     pub unlisted_kernels: u64,
     /// Accepted launches of those kernels.
     pub unlisted_launches: u64,
-    /// Functions that the program asked for and the library could not intercept: those of a newer CUDA that launch, or of
-    /// a further driver library.
-    #[serde(default)]
-    pub unwatched_functions: Vec<String>,
     /// The kernels, in the order of [`WatchReport::sort`].
     pub kernels: Vec<KernelUse>,
     /// The refused launches that were explained.
     pub refusals: Vec<RefusedLaunch>,
+    /// Calls that the program lacks and that `--fix` made for it, so that launches of the kernels were accepted.
+    #[serde(default)]
+    pub missing_calls: Vec<String>,
     /// The kernels whose 32-bit indices wrapped, or will with a larger grid, if that was asked for.
     #[serde(default)]
     pub indices: Vec<IndexUse>,
@@ -134,6 +140,8 @@ pub struct RefusedLaunch {
     pub stack: Vec<String>,
 }
 
+const NOT_LOADED: &str = "the library has not begun: the program's loader did not load it, or the program has not started";
+
 impl WatchReport {
     /// Parses a report and sorts its kernels.
     ///
@@ -165,7 +173,8 @@ impl WatchReport {
     /// The report that `gridguard run` writes before the program starts.
     #[must_use]
     pub fn pending(program: String, process: u32) -> Self {
-        Self { format: FORMAT, pending: true, program, process, ..Self::default() }
+        let not_watched = vec![NOT_LOADED.to_owned()];
+        Self { format: FORMAT, pending: true, program, process, not_watched, ..Self::default() }
     }
 
     /// Sorts the kernels, keeps the first [`MAX_KERNELS`], and counts the others.

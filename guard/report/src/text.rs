@@ -23,21 +23,20 @@ impl WatchReport {
 
     /// What makes the results of the program or the numbers of the report doubtful.
     pub fn warnings(&self) -> Vec<String> {
+        let missing = self.missing_calls.iter().map(|call| format!("the program lacks {call}"));
+        let unseen = self.not_watched.iter().map(|why| format!("not watched: {why}"));
+        self.stale().into_iter().chain(missing).chain(unseen).collect()
+    }
+
+    fn stale(&self) -> Option<String> {
         let after = self.launches_after_refusal;
-        let stale = (self.refused > 0 && after > 0).then(|| {
+        (self.refused > 0 && after > 0).then(|| {
             format!(
                 "the program went on with {} after the first refused one: unless it handled the error, its \
                  results are stale",
                 count(after, "launch", "launches")
             )
-        });
-        let unwatched = (!self.unwatched_functions.is_empty()).then(|| {
-            let names = self.unwatched_functions.join(", ");
-            format!(
-                "calls of {names} were not watched: of a newer CUDA, or of a further driver library"
-            )
-        });
-        stale.into_iter().chain(unwatched).collect()
+        })
     }
 
     /// The 32-bit indices that wrapped, or will with a larger grid, and what was compared, a line each.
@@ -47,7 +46,7 @@ impl WatchReport {
         wrapped.chain(near).chain(self.index_coverage.map(coverage)).collect()
     }
 
-    /// The summary that a watched program prints at its end: at most 29 lines.
+    /// The summary that a watched program prints at its end: at most 32 lines.
     pub fn summary(&self) -> String {
         let mut lines = vec![format!("gridguard: {}", self.totals())];
         let mut section = |title: &str, mut rows: Vec<String>, most: usize| {
@@ -58,10 +57,11 @@ impl WatchReport {
                 lines.push(format!("  {title}{left_out} more, which the report of --report lists"));
             }
         };
-        section("warning: ", self.warnings(), 2);
+        section("warning: ", self.stale().into_iter().collect(), 1);
         section("", self.memory.summary(), 3);
         section("refused: ", self.refused_kernels(), 6);
         section("fixed: ", self.fixed_kernels(), 3);
+        section("fixed: the program lacks ", self.missing_calls.clone(), 3);
         section("wraps: ", self.wrapping_kernels(), 3);
         section("", self.index_coverage.map(coverage).into_iter().collect(), 1);
         section("near: ", self.near_kernels(), 4);
@@ -302,11 +302,10 @@ mod tests {
             kernel(&format!("k{number}\n").repeat(100), refused, fixed, y)
         });
         let mut report = report(kernels.collect());
-        (report.launches_after_refusal, report.unwatched_functions) =
-            (1, vec!["cuLaunchAnew".into()]);
+        report.launches_after_refusal = 1;
         (report.unlisted_launches, report.fixed) = (1, 300);
         let summary = report.summary();
-        assert_eq!(summary.lines().count(), 20, "{summary}");
+        assert_eq!(summary.lines().count(), 19, "{summary}");
         assert!(summary.lines().all(|line| line.chars().count() < 300), "{summary}");
         assert!(summary.contains("  refused: 294 more, which the report"), "{summary}");
     }

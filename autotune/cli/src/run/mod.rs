@@ -204,6 +204,9 @@ fn check_program(path: &Path) -> Result<(), CommandError> {
     if mode & SETGID != 0 && file.gid() != own.gid() {
         return refused("is a setgid program: the loader ignores preloaded libraries");
     }
+    if rustix::fs::getxattr(&path, "security.capability", &mut [0_u8; 64]).is_ok() {
+        return refused("has file capabilities (setcap): the loader ignores preloaded libraries");
+    }
     let refusal = File::open(&path).and_then(elf::refusal).map_err(io())?;
     refusal.map_or(Ok(()), refused)
 }

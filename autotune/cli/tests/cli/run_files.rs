@@ -113,13 +113,19 @@ fn a_run_without_launches_writes_a_report_that_says_so() {
         .exits(0);
     assert_eq!(document(&path)["launches"], 1);
     // The shell ends without what programs do at their end.
-    for program in ["true", "sh"] {
+    for (program, said, shown) in [
+        (
+            "true",
+            " was watched, and made no CUDA call\n",
+            "0 launches of 0 kernels accepted, 0 refused",
+        ),
+        ("sh", "", "watched, and no process of the run has reported a launch"),
+    ] {
         let words = ["run", "--report", "r.json", "--record", "requests", "--", program, "-c", ":"];
-        run(folder.path(), &words).exits(0);
-        assert_eq!(document(&path)["launches"], 0);
-        run(folder.path(), "report r.json")
-            .exits(0)
-            .prints("no process of the run has reported a launch");
+        assert!(run(folder.path(), &words).exits(0).err.ends_with(said));
+        let report = document(&path);
+        assert_eq!((&report["launches"], &report["watched"]), (&0.into(), &true.into()));
+        run(folder.path(), "report r.json").exits(0).prints(shown);
         assert_eq!(fs::read(folder.path().join("requests")).unwrap(), b"");
     }
     // An empty file is what `mktemp` makes.

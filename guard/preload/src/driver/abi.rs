@@ -11,6 +11,8 @@ pub(crate) type Status = c_int;
 pub(crate) const SUCCESS: Status = 0;
 /// `CUDA_ERROR_INVALID_VALUE`.
 pub(crate) const INVALID_VALUE: Status = 1;
+/// `CUDA_ERROR_INVALID_CLUSTER_SIZE`.
+pub(crate) const INVALID_CLUSTER_SIZE: Status = 912;
 /// `CUDA_ERROR_OUT_OF_MEMORY`.
 pub(crate) const OUT_OF_MEMORY: Status = 2;
 /// `CUDA_ERROR_NOT_INITIALIZED`.

@@ -10,7 +10,8 @@
 //! - `load`: the functions that load images;
 //! - `kernels`: the records of modules, libraries and kernels;
 //! - `index`: launches whose 32-bit indices wrap (`--index`);
-//! - `arguments`, `relaunch`: launches of forms.
+//! - `arguments`, `relaunch`: launches of forms;
+//! - `opt_in`: attributes that a kernel lacks.
 
 pub(crate) mod arguments;
 pub(crate) mod assembler;
@@ -21,6 +22,7 @@ pub(crate) mod image;
 pub(crate) mod index;
 pub(crate) mod kernels;
 pub(crate) mod load;
+pub(crate) mod opt_in;
 mod pair;
 mod program;
 pub(crate) mod relaunch;

@@ -15,7 +15,7 @@ use crate::driver::node::{
 };
 use crate::driver::request::{Launch, MAX_THREADS, is_oversized};
 use crate::driver::{Driver, written};
-use crate::hook::launch::{accepted, outermost};
+use crate::hook::launch::{accepted, outermost, refused};
 use crate::hook::{outcome, session};
 use crate::process::guarded;
 use crate::refuse::late;
@@ -68,6 +68,7 @@ replacements! {
             if status != SUCCESS {
                 not_instantiated(through, graph, status);
             }
+            status
         })
     }
 
@@ -77,22 +78,26 @@ replacements! {
         outermost(call, |status| {
             if status != SUCCESS {
                 late::check(through, status);
-                return;
+                return status;
             }
             recent::record(recent::GRAPH, [0; 3], stream.addr(), FUNCTIONS[H].per_thread);
             session::serve(|| Launch::plain(through, ptr::null_mut(), [0; 3], [0; 3], (0, stream)), None);
+            status
         })
     }
 }
 
 /// Calls the original, and counts the kernel node that `describe` returns, or explains its refusal.
 fn watched(call: impl Fn() -> Status, describe: impl FnOnce() -> Option<Launch>) -> Status {
-    outermost(call, |status| match describe() {
-        Some(launch) if status != SUCCESS => outcome::refused(&launch, status, None),
-        // Its graph will not be instantiated.
-        Some(launch) if is_refused_everywhere(&launch) => {}
-        Some(launch) => accepted(|| launch, None),
-        None => {}
+    outermost(&call, |status| {
+        match describe() {
+            Some(launch) if status != SUCCESS => return refused(launch, status, &call, None),
+            // Its graph will not be instantiated.
+            Some(launch) if is_refused_everywhere(&launch) => {}
+            Some(launch) => accepted(|| launch, None),
+            None => {}
+        }
+        status
     })
 }
 

@@ -9,6 +9,7 @@ use crate::driver::abi::{Handle, INVALID_VALUE, SUCCESS, Status};
 use crate::driver::functions::{self, FUNCTIONS, replacements};
 use crate::driver::request::{Launch, configured, is_oversized};
 use crate::fix::arguments::RawArguments;
+use crate::fix::opt_in;
 use crate::fix::relaunch::{SendLaunch, in_parts};
 use crate::hook::relay::{self, RelayedLaunch};
 use crate::hook::{outcome, session};
@@ -86,14 +87,10 @@ const NO_ATTRIBUTES: LaunchConfig = LaunchConfig {
     attribute_count: 0,
 };
 
-/// Calls an original. If it is the outermost call, then calls `then` with the result.
+/// Calls an original. If it is the outermost call, returns what `then` makes of the result.
 #[inline]
-pub(crate) fn outermost(call: impl Fn() -> Status, then: impl FnOnce(Status)) -> Status {
-    functions::once(Flag::Launch, &call, || {
-        let status = call();
-        then(status);
-        status
-    })
+pub(crate) fn outermost(call: impl Fn() -> Status, then: impl FnOnce(Status) -> Status) -> Status {
+    functions::once(Flag::Launch, &call, || then(call()))
 }
 
 /// Makes a launch by `send`, and counts it if this is the outermost call. Only the cold paths take the address of the
@@ -123,13 +120,28 @@ fn watched(
         table::prefetch(function.addr());
         recent::prefetch();
         let status = call();
-        if status == SUCCESS {
-            accepted(describe, Some(passed));
-        } else {
-            outcome::refused(&describe(), status, None);
+        if status != SUCCESS {
+            return refused(describe(), status, &call, Some(passed));
         }
+        accepted(describe, Some(passed));
         status
     })
+}
+
+/// Makes a refused launch by `again` if its kernel lacks an opt-in, or else explains it.
+#[cold]
+pub(crate) fn refused(
+    launch: Launch,
+    status: Status,
+    again: &dyn Fn() -> Status,
+    passed: Option<RawArguments>,
+) -> Status {
+    if opt_in::repaired(&launch, status, again) {
+        accepted(|| launch, passed);
+        return SUCCESS;
+    }
+    outcome::refused(&launch, status, None);
+    status
 }
 
 /// Makes an oversized launch: in parts if `--fix` is on and it is possible.
@@ -142,8 +154,11 @@ fn oversized(
 ) -> Status {
     let mut reason = None;
     if process::options().fix {
+        let set = opt_in::opt_in(&launch);
         // SAFETY: the program makes this launch, so its configuration, kernel and arguments are valid.
-        match unsafe { in_parts(&launch, &config, passed, send) } {
+        let launched = unsafe { in_parts(&launch, &config, passed, send) };
+        opt_in::settle(set, launched == Ok(SUCCESS));
+        match launched {
             Ok(status) => {
                 outcome::fixed(&launch, passed, status);
                 return status;

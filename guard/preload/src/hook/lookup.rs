@@ -11,7 +11,7 @@ use core::sync::atomic::{AtomicPtr, Ordering};
 use crate::driver::functions::is_unknown_launch;
 use crate::hook::table;
 use crate::process::elf;
-use crate::watch::unknown;
+use crate::report::unwatched;
 
 /// The result of `choose`: the assembly below jumps to the target, or without a target returns the value.
 #[repr(C)]
@@ -132,7 +132,7 @@ unsafe fn outcome(
                     && is_unknown_launch(CStr::from_ptr(name).to_bytes())
                     && !find().is_null()
                 {
-                    unknown::note(CStr::from_ptr(name).to_bytes());
+                    unwatched::note(CStr::from_ptr(name).to_bytes());
                 }
                 Outcome::jump(real)
             }

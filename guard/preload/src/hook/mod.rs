@@ -6,8 +6,7 @@
 //! - `launch`, `graph`, `runtime`, `memory`, `find`, `synchronize`: the replacements;
 //! - `relay`: oversized launches past a runtime that refuses them;
 //! - `logged`: launches that a static runtime refuses;
-//! - `outcome`, `session`: work after a call, off the hot path;
-//! - `unwatched`: objects that cannot be watched.
+//! - `outcome`, `session`: work after a call, off the hot path.
 
 pub(crate) mod callers;
 mod compile;
@@ -23,4 +22,3 @@ mod runtime;
 pub(crate) mod session;
 mod synchronize;
 mod table;
-pub(crate) mod unwatched;

@@ -100,7 +100,7 @@ pub(crate) extern "C" fn at_exit() {
     static ENDED: AtomicBool = AtomicBool::new(false);
     guarded::run(|| {
         let is_begun = REQUESTS.load(Ordering::Relaxed) & (FIRST | FORKED) == 0;
-        if (is_begun || process::always_reports()) && !ENDED.swap(true, Ordering::Relaxed) {
+        if (is_begun || process::is_first()) && !ENDED.swap(true, Ordering::Relaxed) {
             report::write();
         }
     });

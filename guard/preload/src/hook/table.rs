@@ -11,8 +11,8 @@ use crate::driver::functions::{
 };
 use crate::driver::written;
 use crate::fix::load;
-use crate::hook::{callers, compile, find, graph, launch, memory, runtime, synchronize, unwatched};
-use crate::watch::unknown;
+use crate::hook::{callers, compile, find, graph, launch, memory, runtime, synchronize};
+use crate::report::unwatched;
 
 /// The replacement of one function.
 struct Hook {
@@ -172,7 +172,7 @@ unsafe fn replace_found(
         // SAFETY: as above.
         Some((function, true)) => unsafe { *address = replace(function, found) },
         None if !is_unknown_launch(name) => {}
-        _ => unknown::note(name),
+        _ => unwatched::note(name),
     }
 }
 
@@ -206,7 +206,7 @@ pub(crate) fn replace(function: usize, original: *mut c_void) -> *mut c_void {
             return replacement.0.cast_mut();
         }
     }
-    unknown::note(FUNCTIONS[function].name);
+    unwatched::note(FUNCTIONS[function].name);
     original
 }
 

@@ -161,12 +161,6 @@ fn write(text: &[u8]) {
     });
 }
 
-/// Whether this process writes its report even if nothing was launched. It does if it is the first process of the
-/// run and the report goes to a pipe or device: `gridguard run` itself writes a first report only to files.
-pub(crate) fn always_reports() -> bool {
-    is_first() && options().report.as_ref().is_some_and(Output::is_stream)
-}
-
 /// Whether this is the process that `gridguard run` became.
 pub(crate) fn is_first() -> bool {
     options().main == Some(std::process::id())

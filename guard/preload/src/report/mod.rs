@@ -12,7 +12,7 @@ use gridguard_report::{
 };
 
 use crate::driver::known_devices;
-use crate::fix::index;
+use crate::fix::{index, opt_in};
 use crate::process::demangle::demangled;
 use crate::process::output::{Output, without_signals};
 use crate::process::{self, reserve};
@@ -20,9 +20,10 @@ use crate::refuse;
 use crate::watch::counters::Counts;
 use crate::watch::kernel::{self, Kernel};
 use crate::watch::memory::sums;
-use crate::watch::{table, unknown};
+use crate::watch::table;
 
 pub(crate) mod record;
+pub(crate) mod unwatched;
 
 /// The most further reports of all runs with the same file.
 const MAX_PROCESSES: usize = 1000;
@@ -40,15 +41,36 @@ pub(crate) fn write() {
     let report = collect();
     let any_launch = report.launches + report.refused + report.fixed > 0;
     let is_any = any_launch || report.memory.refused > 0;
-    if is_any && !options.quiet {
-        process::say(&summary(&report));
+    let is_shown = !options.quiet && (is_any || process::is_first());
+    if is_shown {
+        process::say(&if is_any { summary(&report) } else { nothing_launched(&report) });
     }
-    if (is_any || process::always_reports())
+    if (is_any || process::is_first())
         && let Some(output) = &options.report
-        && let Err(error) = publish(output, &report)
+        && let Err(error) = publish(output, &report, is_any)
     {
         process::complain(&format!("gridguard: cannot write {output}: {error}\n"));
     }
+}
+
+/// States in the report of `gridguard run` that the library is loaded, before the program begins.
+pub(crate) fn begin() {
+    if let Some(output @ Output::Path(_)) = &process::options().report
+        && !output.is_stream()
+    {
+        let report = WatchReport::pending(process::program(), std::process::id());
+        // The end of the process tells of an error.
+        let _ = publish(
+            output,
+            &WatchReport { watched: true, not_watched: Vec::new(), ..report },
+            false,
+        );
+    }
+}
+
+fn nothing_launched(WatchReport { program, process, .. }: &WatchReport) -> String {
+    let did = if unwatched::has_driver() { "launched nothing" } else { "made no CUDA call" };
+    format!("gridguard: {program} (process {process}) was watched, and {did}\n")
 }
 
 fn collect() -> WatchReport {
@@ -57,6 +79,7 @@ fn collect() -> WatchReport {
     let sum = |of: fn(&KernelUse) -> u64| kernels.iter().map(of).sum::<u64>();
     let launches = sum(|kernel| kernel.launches) + others.launches;
     let (refused, before) = refuse::launch::refused();
+    let not_watched = unwatched::reasons();
     let mut report = WatchReport {
         format: FORMAT,
         program: process::program(),
@@ -68,9 +91,11 @@ fn collect() -> WatchReport {
         launches_after_refusal: if refused > 0 { launches.saturating_sub(before) } else { 0 },
         unlisted_kernels: others.is_any().into(),
         unlisted_launches: others.launches,
-        unwatched_functions: unknown::names(),
+        watched: not_watched.is_empty(),
+        not_watched,
         kernels,
         refusals: refuse::launch::EXPLAINED.all(),
+        missing_calls: opt_in::missing_calls(),
         indices: index::found(),
         index_coverage: process::options().index.then(index::coverage),
         memory: memory_use(),
@@ -123,8 +148,8 @@ fn summary(report: &WatchReport) -> String {
 }
 
 /// Writes the report. If another process of this run has written the file before, the name gets the number of this
-/// process.
-fn publish(output: &Output, report: &WatchReport) -> io::Result<()> {
+/// process, or nothing is written if the process did nothing that is `worth_a_file`.
+fn publish(output: &Output, report: &WatchReport, worth_a_file: bool) -> io::Result<()> {
     let text = serde_json::to_string_pretty(report)? + "\n";
     let path = match output {
         Output::Path(path) if !output.is_stream() => path,
@@ -138,7 +163,7 @@ fn publish(output: &Output, report: &WatchReport) -> io::Result<()> {
         without_signals(|| publish_if(path, text.as_bytes(), MAX_REPORT_BYTES, is_own))
     };
     match replace(path) {
-        Ok(true) => return Ok(()),
+        Ok(written) if written || !worth_a_file => return Ok(()),
         // Other processes of the run keep the file locked.
         Err(error) if error.error.kind() != io::ErrorKind::TimedOut => return Err(error.into()),
         _ => {}

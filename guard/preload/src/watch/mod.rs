@@ -7,4 +7,3 @@ pub(crate) mod memory;
 pub(crate) mod recent;
 pub(crate) mod slot_cache;
 pub(crate) mod table;
-pub(crate) mod unknown;

@@ -8,7 +8,7 @@ use gridguard::ptx::{Fold, shifted_words};
 use gridguard_report::WatchReport;
 
 use crate::machine_code;
-use crate::programs::{Ran, loads, run};
+use crate::programs::{Driver, Ran, graphs, loads, preloaded, run};
 
 pub(crate) const ROWS: &str = "\
 .version 8.0
@@ -290,13 +290,14 @@ fn forms_get_the_attributes_that_the_program_set() {
         let actions = format!("load=data get=function {actions} shared=1,70000,1");
         load(ROWS, "dlsym", &actions, &[FIX, QUIET])
     };
-    let loaded = with("opt-in");
-    assert!(loaded.succeeded(), "{}", loaded.ran.err);
-    assert!(loaded.log.contains("attribute rows__gridguard_folded 8=100000\n"), "{}", loaded.log);
-    assert!(loaded.log.contains("launch rows__gridguard_folded grid=70000,1,1"), "{}", loaded.log);
-    let loaded = with("launch=1,1,1");
-    let reason = "  fix       not possible: also in parts, dynamic shared memory is 100000 bytes";
-    assert!(loaded.ran.err.contains(reason), "{}", loaded.ran.err);
+    // The library makes up for an opt-in that the program forgot.
+    for actions in ["opt-in", "launch=1,1,1"] {
+        let loaded = with(actions);
+        assert!(loaded.succeeded(), "{}", loaded.ran.err);
+        let Loaded { log, .. } = loaded;
+        assert!(log.contains("attribute rows__gridguard_folded 8=100000\n"), "{log}");
+        assert!(log.contains("launch rows__gridguard_folded grid=70000,1,1"), "{log}");
+    }
 }
 
 #[test]
@@ -372,6 +373,52 @@ fn what_the_driver_does_not_load_rewritten_is_loaded_as_it_is() {
             "{}",
             loaded.ran.out
         );
+    }
+}
+
+#[test]
+fn a_launch_that_lacks_an_opt_in_is_made_with_it_and_the_call_is_named() {
+    let shared = "cudaFuncAttributeMaxDynamicSharedMemorySize, 100000";
+    let cluster = "cudaFuncAttributeNonPortableClusterSizeAllowed, 1";
+    for (mut command, attribute, accepted, out) in [
+        // The device has 232,448 bytes and clusters of up to 16 blocks.
+        (
+            preloaded(Driver::Whole, "dlsym shared=100000 good good shared=300000 good"),
+            shared,
+            "2 launches",
+            "good 0\ngood 0\nshared 300000\ngood 1\n",
+        ),
+        (
+            preloaded(Driver::Whole, "dlsym cluster=16 cluster=32"),
+            cluster,
+            "1 launch",
+            "cluster 0\ncluster 912\n",
+        ),
+        (
+            preloaded(Driver::Whole, "query-12 shared=100000 refused good shared=300000 good"),
+            shared,
+            "1 launch",
+            "refused 0\ngood 0\nshared 300000\ngood 1\n",
+        ),
+        (
+            graphs(Driver::Whole, "13000 shared=100000 add=5 add-any=6 shared=300000 add=7"),
+            shared,
+            "2 launches",
+            "add=5 0\nadd-any=6 0\nshared=300000 0\nadd=7 1\n",
+        ),
+    ] {
+        let ran = run(command.env(FIX.0, FIX.1));
+        assert!(ran.out.ends_with(out), "{}", ran.out);
+        assert!(
+            ran.err.contains(&format!("gridguard: {accepted} of 1 kernel accepted, 1 refused")),
+            "{}",
+            ran.err
+        );
+        let call = format!(
+            "  fixed: the program lacks cudaFuncSetAttribute(touch(float*, int), {attribute})\n"
+        );
+        assert_eq!(ran.err.matches("the program lacks").count(), 1, "{}", ran.err);
+        assert!(ran.err.contains(&call), "{}", ran.err);
     }
 }
 

@@ -25,6 +25,7 @@ typedef struct {
 static const char PTX[] = ".version 8.0\n.target sm_90\n.entry _Z5touchPfi() { }\n";
 static void *driver, *function, *kernel, *graph, *node, *ready;
 static int version;
+static unsigned shared = 4096;
 
 static Call find(const char *name) {
     void *found = NULL;
@@ -51,7 +52,7 @@ static int act(const char *action) {
     char how[32];
     struct { unsigned long long flags; void *stream, *failed; int result; } params = {0};
     if (sscanf(action, "%31[a-z-]=%u", how, &y) < 1) return -1;
-    KernelNode old = {.function = function, .grid = {1, y, 1}, .block = {128, 1, 1}, .shared = 4096};
+    KernelNode old = {.function = function, .grid = {1, y, 1}, .block = {128, 1, 1}, .shared = shared};
     Node any = {.of.kernel = old};
     if (version < 12000) old.kernel = (void *)1; /* not part of the older structure */
     if (!strcmp(how, "add")) return find("cuGraphAddKernelNode")(&node, graph, NULL, (size_t)0, &old);
@@ -99,6 +100,7 @@ static int act(const char *action) {
     if (!strcmp(how, "no-flags")) return find("cuGraphInstantiateWithFlags")(&ready, graph, 1ULL << 40);
     if (!strcmp(how, "launch")) return find("cuGraphLaunch")(ready, NULL);
     if (!strcmp(how, "plain")) return find("cuLaunchKernel")(function, 1, y, 1, 128, 1, 1, 0, NULL, NULL, NULL);
+    if (!strcmp(how, "shared")) return shared = y, 0;
     if (!strcmp(how, "wait")) return find("cuStreamSynchronize")(NULL);
     return -1;
 }

@@ -115,8 +115,10 @@ static void *need(const char *symbol) {
     exit(3);
 }
 
+static unsigned shared = 4096;
+
 static int launch(unsigned y) {
-    return ((Launch)need("cuLaunchKernel"))(function, 1, y, 1, 128, 1, 1, 4096, NULL, NULL, NULL);
+    return ((Launch)need("cuLaunchKernel"))(function, 1, y, 1, 128, 1, 1, shared, NULL, NULL, NULL);
 }
 
 static int launch_ex(unsigned y, unsigned cluster) {
@@ -184,6 +186,9 @@ static void act(const char *action) {
     if (!strcmp(action, "cooperative"))
         set_up(), printf("cooperative %d\n", ((Cooperative)need("cuLaunchCooperativeKernel"))(
                                                  function, 100000, 1, 1, 1024, 1, 1, 0, NULL, NULL));
+    if (sscanf(action, "cluster=%d", &number) == 1)
+        set_up(), printf("cluster %d\n", launch_ex((unsigned)number, (unsigned)number));
+    if (sscanf(action, "shared=%u", &shared) == 1) printf("shared %u\n", shared);
     if (!strcmp(action, "anew")) printf("anew %d\n", ((Plain)need("cuLaunchAnew"))());
     if (!strcmp(action, "kernel")) {
         void *module;
