@@ -42,6 +42,10 @@ impl DeviceLimits {
         // Older drivers lack these attributes and features.
         let cluster_launch = ask(da::CLUSTER_LAUNCH).unwrap_or(0) != 0;
         let reserved_shared_bytes = ask(da::RESERVED_SHARED_MEMORY_PER_BLOCK).unwrap_or(0);
+        let oversized_shared_bytes = match driver_version >= OVERSIZED_SHARED_MEMORY_FROM {
+            true => ask(da::MAX_OVERSIZED_SHARED_MEMORY_PER_BLOCK).unwrap_or(0),
+            false => 0,
+        };
         let large = capability.major >= 7 && driver_version >= LARGE_PARAMETERS_FROM;
         Ok(Self {
             name: name.into(),
@@ -62,7 +66,8 @@ impl DeviceLimits {
             register_allocation_unit: REGISTER_ALLOCATION_UNIT,
             warp_allocation_granularity: warp_allocation_granularity(capability),
             max_shared_bytes_per_block: ask(da::MAX_SHARED_MEMORY_PER_BLOCK)?,
-            max_shared_bytes_per_block_opt_in: ask(da::MAX_SHARED_MEMORY_PER_BLOCK_OPTIN)?,
+            max_shared_bytes_per_block_opt_in: ask(da::MAX_SHARED_MEMORY_PER_BLOCK_OPTIN)?
+                .max(oversized_shared_bytes),
             reserved_shared_bytes_per_block: reserved_shared_bytes,
             shared_bytes_per_multiprocessor: ask(da::MAX_SHARED_MEMORY_PER_MULTIPROCESSOR)?,
             multiprocessors: ask(da::MULTIPROCESSOR_COUNT)?,
@@ -160,6 +165,7 @@ pub(crate) mod device_attribute {
     pub(crate) const MAX_BLOCKS_PER_MULTIPROCESSOR: i32 = 106;
     pub(crate) const RESERVED_SHARED_MEMORY_PER_BLOCK: i32 = 111;
     pub(crate) const CLUSTER_LAUNCH: i32 = 120;
+    pub(crate) const MAX_OVERSIZED_SHARED_MEMORY_PER_BLOCK: i32 = 150;
 }
 
 /// `CUfunction_attribute`.
@@ -177,6 +183,9 @@ pub(crate) mod function_attribute {
     pub(crate) const NON_PORTABLE_CLUSTER_SIZE_ALLOWED: i32 = 14;
 }
 
+/// The first CUDA version with shared memory beyond the opt-in, which compute capability 10.7 has
+/// (`CU_SHARED_MEMORY_MODE_ALLOW_OVERSIZED_SHARED_MEMORY` in the bindings of CUDA 13.4).
+const OVERSIZED_SHARED_MEMORY_FROM: i32 = 13_040;
 /// The first CUDA version whose kernels take 32,764 bytes of parameters.
 const LARGE_PARAMETERS_FROM: i32 = 12_010;
 /// Blocks of a cluster that every device with clusters supports.
@@ -200,5 +209,20 @@ mod tests {
     fn a_p100_has_two_partitions_and_all_other_devices_have_four() {
         let of = |major, minor| warp_allocation_granularity(ComputeCapability::new(major, minor));
         assert_eq!([of(5, 2), of(6, 0), of(6, 1), of(7, 5), of(12, 1)], [4, 2, 4, 4, 4]);
+    }
+
+    #[test]
+    fn oversized_shared_memory_counts_where_driver_and_device_have_it() {
+        let most = |driver_version, oversized: Option<i32>| {
+            let ask = |number| match number {
+                device_attribute::MAX_OVERSIZED_SHARED_MEMORY_PER_BLOCK => oversized.ok_or(()),
+                _ => Ok(10),
+            };
+            let limits = DeviceLimits::from_attributes("10.7", 1, driver_version, ask);
+            limits.map(|limits| limits.max_shared_bytes_per_block_opt_in)
+        };
+        let bytes = Some(327 << 10);
+        assert_eq!((most(13_040, bytes), most(13_030, bytes)), (Ok(327 << 10), Ok(10)));
+        assert_eq!(most(13_050, None), Ok(10), "a device that does not know it");
     }
 }

@@ -58,7 +58,8 @@ pub struct DeviceLimits {
     /// Shared memory per block in bytes without opt-in: `DA MAX_SHARED_MEMORY_PER_BLOCK`.
     pub max_shared_bytes_per_block: u64,
     /// Static plus dynamic shared memory per block in bytes after the kernel opted in:
-    /// `DA MAX_SHARED_MEMORY_PER_BLOCK_OPTIN`.
+    /// `DA MAX_SHARED_MEMORY_PER_BLOCK_OPTIN`, or the larger `DA MAX_OVERSIZED_SHARED_MEMORY_PER_BLOCK` of compute
+    /// capability 10.7, for which the kernel also needs a shared memory mode.
     pub max_shared_bytes_per_block_opt_in: u64,
     /// Shared memory in bytes that the system reserves per block: `DA RESERVED_SHARED_MEMORY_PER_BLOCK`. It
     /// counts for occupancy, not for the limit of a launch.

@@ -63,6 +63,10 @@ pub(crate) const CAPTURE_RELAXED: c_int = 2;
 /// `CU_LIBRARY_BINARY_IS_PRESERVED`: the image lives as long as the library.
 pub(crate) const BINARY_IS_PRESERVED: c_int = 1;
 
+/// `CU_LAUNCH_ATTRIBUTE_PORTABLE_CLUSTER_SIZE_MODE`, and its value that allows a cluster above the portable size.
+pub(crate) const PORTABLE_CLUSTER_SIZE_MODE: c_uint = 17;
+pub(crate) const ALLOW_NON_PORTABLE: c_uint = 2;
+
 /// `CU_LAUNCH_PARAM_END`, `CU_LAUNCH_PARAM_BUFFER_POINTER` and `CU_LAUNCH_PARAM_BUFFER_SIZE`: the
 /// options in the list `extra` of a launch.
 pub(crate) const PARAM_END: usize = 0;

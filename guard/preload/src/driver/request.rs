@@ -5,9 +5,10 @@ use core::ffi::c_uint;
 use gridguard::abi::{
     CLUSTER_DIMENSION, COOPERATIVE, DEPENDENT, LaunchAttribute, LaunchConfig, PRIORITY,
 };
-use gridguard::{Dim3, LaunchRequest};
+use gridguard::{Dim3, KernelLimits, LaunchRequest};
 
-use crate::driver::abi::Handle;
+use crate::driver::Driver;
+use crate::driver::abi::{ALLOW_NON_PORTABLE, Handle, PORTABLE_CLUSTER_SIZE_MODE};
 
 /// A launch of the program.
 #[derive(Clone, Copy, Debug)]
@@ -24,6 +25,8 @@ pub(crate) struct Launch {
     pub(crate) cooperative: bool,
     pub(crate) dependent: bool,
     pub(crate) priority: Option<i32>,
+    /// Whether an attribute of the launch allows a cluster above the portable size.
+    pub(crate) non_portable_cluster: bool,
     /// Whether it is a kernel node of a graph.
     pub(crate) node: bool,
     /// Whether `kernel` is a host function, because the runtime does not tell the handle.
@@ -50,6 +53,7 @@ impl Launch {
             cooperative: false,
             dependent: false,
             priority: None,
+            non_portable_cluster: false,
             node: false,
             host: false,
         }
@@ -61,6 +65,18 @@ impl Launch {
         let [x, y, z] = self.grid;
         let threads = self.block.into_iter().fold(1, u32::wrapping_mul);
         [x, y, z, threads, self.shared_bytes]
+    }
+
+    /// What a driver says about the launch's kernel, with what the launch itself allows.
+    ///
+    /// # Safety
+    ///
+    /// The kernel is loaded.
+    pub(crate) unsafe fn kernel_limits(&self, driver: &Driver, name: &str) -> KernelLimits {
+        // SAFETY: by this function's contract.
+        let mut limits = unsafe { driver.kernel_limits(self.kernel, name) };
+        limits.non_portable_cluster_allowed |= self.non_portable_cluster;
+        limits
     }
 
     /// Threads of a block.
@@ -118,6 +134,7 @@ pub(crate) unsafe fn configured(
             COOPERATIVE => launch.cooperative = *x != 0,
             CLUSTER_DIMENSION => launch.cluster = Some([*x, *y, *z]),
             DEPENDENT => launch.dependent = *x != 0,
+            PORTABLE_CLUSTER_SIZE_MODE => launch.non_portable_cluster = *x == ALLOW_NON_PORTABLE,
             PRIORITY => launch.priority = Some(x.cast_signed()),
             _ => {}
         }

@@ -90,7 +90,8 @@ impl Prepared {
         // SAFETY: the program is launching the kernel just now, and the others are of the same module.
         let [limits, shifted, folded] = unsafe {
             handles.iter().for_each(|form| driver.copy_attributes(launch.kernel, *form));
-            [launch.kernel, handles[0], handles[1]].map(|one| driver.kernel_limits(one, &name))
+            let of = |kernel| Launch { kernel, ..*launch }.kernel_limits(driver, &name);
+            [launch.kernel, handles[0], handles[1]].map(of)
         };
         let &EntryReport { reads_block_index, reads_grid_size, .. } = entry;
         let of_forms = FormLimits { shifted, folded, reads_block_index, reads_grid_size };
