@@ -4,7 +4,7 @@ use super::condition::{Compare, Condition, Order};
 use super::operand::{Operand, Type};
 use super::poly::Poly;
 use super::trace::{Input, Source, Trace};
-use super::values::Kind;
+use super::values::Op;
 
 impl<'a> Trace<'_, 'a> {
     pub(super) fn product(a: &Poly, b: &Poly, kind: Type, is_high: bool) -> Option<Poly> {
@@ -27,13 +27,13 @@ impl<'a> Trace<'_, 'a> {
                 let (large, small) =
                     if self.values.range(a).1 <= self.values.range(b).1 { (b, a) } else { (a, b) };
                 return (self.values.range(small).0 >= 0)
-                    .then(|| self.values.poly(Kind::And(large.clone(), small.clone())));
+                    .then(|| self.values.binary(Op::And, large, small));
             }
         };
         let low_bits = mask.checked_add(1)?;
         if low_bits > 0 && low_bits.unsigned_abs().is_power_of_two() {
             if self.values.range(value).0 < 0 || mixing(value) > Mixing::None {
-                return Some(self.values.poly(Kind::And(value.clone(), Poly::constant(mask))));
+                return Some(self.values.binary(Op::And, value, &Poly::constant(mask)));
             }
             return Some(self.values.remainder(value, &Poly::constant(low_bits)));
         }
@@ -49,13 +49,13 @@ impl<'a> Trace<'_, 'a> {
             let unit = Poly::constant(-mask);
             return self.values.quotient(value, &unit).times(&unit);
         }
-        (mask > 0).then(|| self.values.poly(Kind::And(value.clone(), Poly::constant(mask))))
+        (mask > 0).then(|| self.values.binary(Op::And, value, &Poly::constant(mask)))
     }
 
     /// `a | b`, which is a sum if no bit is set in both.
     pub(super) fn either(&mut self, a: &Poly, b: &Poly) -> Poly {
         let sum = (self.values.bits(a) & self.values.bits(b) == 0).then(|| a.plus(b, 1)).flatten();
-        sum.unwrap_or_else(|| self.values.poly(Kind::Either(a.clone(), b.clone())))
+        sum.unwrap_or_else(|| self.values.binary(Op::Or, a, b))
     }
 
     pub(super) fn compare(

@@ -6,7 +6,7 @@ use std::rc::Rc;
 use super::poly::{Poly, Product, without};
 use super::sizes::{Reason, Size, Sizes};
 use super::trace::Taken;
-use super::values::{Incoming, Kind, Values, bits_up_to};
+use super::values::{Incoming, Kind, Op, Values, bits_up_to};
 
 /// The largest or the smallest value.
 #[derive(Clone, Debug)]
@@ -237,14 +237,15 @@ impl<'v> Bounds<'v> {
     fn is_part_of(&self, atom: u32, poly: &Poly) -> bool {
         let mut seen = vec![atom];
         let mut next = 0;
-        while let Some(Kind::Quotient(number, _)) =
+        while let Some(Kind::Binary(Op::Quotient, number, _)) =
             seen.get(next).map(|one| &self.values.get(*one).kind)
         {
             for one in number.atoms().filter(|one| !self.values.get(*one).is_size) {
                 if poly.atoms().any(|other| other == one) {
                     return true;
                 }
-                let is_quotient = matches!(self.values.get(one).kind, Kind::Quotient(..));
+                let is_quotient =
+                    matches!(self.values.get(one).kind, Kind::Binary(Op::Quotient, ..));
                 if is_quotient && seen.len() < MOST_QUOTIENTS && !seen.contains(&one) {
                     seen.push(one);
                 }
@@ -359,12 +360,8 @@ impl<'v> Bounds<'v> {
     fn atom(&mut self, atom: u32, is_upper: bool, context: u32) -> Rc<Bound> {
         let kind = &self.values.get(atom).kind;
         let context = match kind {
-            Kind::Quotient(..)
-            | Kind::Remainder(..)
-            | Kind::Least(..)
-            | Kind::Greatest(..)
-            | Kind::And(..)
-            | Kind::UpTo(..) => context,
+            Kind::Binary(Op::Or | Op::Xor, ..) => 0,
+            Kind::Binary(..) | Kind::UpTo(..) => context,
             _ => 0,
         };
         let key = (atom, is_upper, context, self.is_certain);
@@ -409,66 +406,15 @@ impl<'v> Bounds<'v> {
             Kind::ThreadIndex(axis) if is_upper => self.last(Size::Block(axis)),
             Kind::BlockIndex(axis) if is_upper => self.last(Size::Grid(axis)),
             Kind::ThreadIndex(_) | Kind::BlockIndex(_) => Bound::constant(0),
-            Kind::Quotient(number, divisor) => {
-                let number = if is_upper {
-                    self.upper(&number, context)
-                } else {
-                    self.lower(&number, context)
-                };
-                let by = if is_upper == (number.value >= 0) {
-                    self.lower(&divisor, context)
-                } else {
-                    self.upper(&divisor, context)
-                };
-                // Nothing is divided by zero.
-                let divisor = if by.value < 1 { Poly::constant(1) } else { by.formula };
-                let value = number.value.div_euclid(by.value.max(1));
-                let formula = self.values.quotient(&number.formula, &divisor);
-                Bound { value, formula, doubt: worse(number.doubt, by.doubt) }
-            }
-            Kind::Remainder(..) if !is_upper => Bound::constant(0),
-            Kind::Remainder(number, divisor) => {
-                let (number, mut divisor) =
-                    (self.upper(&number, context), self.upper(&divisor, context));
-                divisor.value -= 1;
-                divisor.formula = divisor.formula.plus(&Poly::constant(-1), 1).unwrap_or_default();
-                if number.value < divisor.value { number } else { divisor }
-            }
-            Kind::Least(one, two) => {
-                let [one, two] = [one, two].map(|it| self.bound(&it, is_upper, context));
-                if one.value <= two.value { one } else { two }
-            }
-            Kind::Greatest(one, two) => {
-                let [one, two] = [one, two].map(|it| self.bound(&it, is_upper, context));
-                if one.value >= two.value { one } else { two }
-            }
-            Kind::UpTo(..)
-            | Kind::Either(..)
-            | Kind::Xor(..)
-            | Kind::And(..)
-            | Kind::Opaque(..)
-                if self.is_certain && !(is_upper && matches!(kind, Kind::Either(..))) =>
-            {
+            Kind::Binary(op, one, two) => self
+                .operation(op, &one, &two, is_upper, context)
+                .unwrap_or_else(|why| self.unbounded(atom, is_upper, why)),
+            Kind::UpTo(..) | Kind::Opaque(..) if self.is_certain => {
                 self.unbounded(atom, is_upper, Reason::Instruction)
             }
-            Kind::UpTo(..) | Kind::Either(..) | Kind::Xor(..) | Kind::And(..) if !is_upper => {
-                Bound::constant(0)
-            }
-            Kind::UpTo(_, most) | Kind::And(_, most) => {
+            Kind::UpTo(..) if !is_upper => Bound::constant(0),
+            Kind::UpTo(_, most) => {
                 Bound { doubt: Some(Reason::Instruction), ..self.upper(&most, context) }
-            }
-            Kind::Either(one, two) | Kind::Xor(one, two) => {
-                let [one, two] = [one, two].map(|it| self.upper(&it, context));
-                let sum = one.formula.plus(&two.formula, 1);
-                let (all, doubt) = (one.value.saturating_add(two.value), Some(Reason::Instruction));
-                let most = if one.value >= two.value { one } else { two };
-                match sum.filter(|_| !self.is_certain) {
-                    Some(formula) => {
-                        Bound { value: all.min(bits_up_to(most.value)), formula, doubt }
-                    }
-                    None if self.is_certain => Bound { doubt, ..most },
-                    None => self.unbounded(atom, is_upper, Reason::TooComplex),
-                }
             }
             Kind::Opaque(_, why) => self.unbounded(atom, is_upper, why),
             Kind::Join(number) => match self.values.joins.get(number).cloned() {
@@ -476,6 +422,59 @@ impl<'v> Bounds<'v> {
                 None => self.unbounded(atom, is_upper, Reason::Loop),
             },
         }
+    }
+
+    /// The bound of an operation, or why there is none.
+    fn operation(
+        &mut self,
+        op: Op,
+        one: &Poly,
+        two: &Poly,
+        is_upper: bool,
+        context: u32,
+    ) -> Result<Bound, Reason> {
+        let is_bitwise = matches!(op, Op::Or | Op::Xor | Op::And);
+        if is_bitwise && self.is_certain && !(is_upper && op == Op::Or) {
+            return Err(Reason::Instruction);
+        }
+        if !is_upper && (is_bitwise || op == Op::Remainder) {
+            return Ok(Bound::constant(0));
+        }
+        Ok(match op {
+            Op::Quotient => {
+                let number = self.bound(one, is_upper, context);
+                let by = self.bound(two, is_upper != (number.value >= 0), context);
+                // Nothing is divided by zero.
+                let divisor = if by.value < 1 { Poly::constant(1) } else { by.formula };
+                let value = number.value.div_euclid(by.value.max(1));
+                let formula = self.values.quotient(&number.formula, &divisor);
+                Bound { value, formula, doubt: worse(number.doubt, by.doubt) }
+            }
+            Op::Remainder => {
+                let (number, mut divisor) = (self.upper(one, context), self.upper(two, context));
+                divisor.value -= 1;
+                divisor.formula = divisor.formula.plus(&Poly::constant(-1), 1).unwrap_or_default();
+                if number.value < divisor.value { number } else { divisor }
+            }
+            Op::Least | Op::Greatest => {
+                let [one, two] = [one, two].map(|it| self.bound(it, is_upper, context));
+                let is_less = one.value < two.value;
+                let is_one = one.value == two.value || is_less == (op == Op::Least);
+                if is_one { one } else { two }
+            }
+            Op::And => Bound { doubt: Some(Reason::Instruction), ..self.upper(two, context) },
+            Op::Or | Op::Xor => {
+                let [one, two] = [one, two].map(|it| self.upper(it, context));
+                let sum = one.formula.plus(&two.formula, 1);
+                let (all, doubt) = (one.value.saturating_add(two.value), Some(Reason::Instruction));
+                let most = if one.value >= two.value { one } else { two };
+                if self.is_certain {
+                    return Ok(Bound { doubt, ..most });
+                }
+                let formula = sum.ok_or(Reason::TooComplex)?;
+                Bound { value: all.min(bits_up_to(most.value)), formula, doubt }
+            }
+        })
     }
 
     pub(super) fn bound(&mut self, poly: &Poly, is_upper: bool, context: u32) -> Bound {

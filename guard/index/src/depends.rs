@@ -29,22 +29,14 @@ impl EntryIndex {
                     Kind::ThreadIndex(axis) => {
                         found.insert((Size::Block(*axis), WORD));
                     }
-                    Kind::Quotient(one, two)
-                    | Kind::Remainder(one, two)
-                    | Kind::Least(one, two)
-                    | Kind::Greatest(one, two)
-                    | Kind::Either(one, two)
-                    | Kind::Xor(one, two)
-                    | Kind::And(one, two) => open.polys.extend([one, two]),
-                    Kind::UpTo(_, one) => open.polys.push(one),
-                    Kind::Join(number) => {
-                        let join = self.values.joins.get(*number);
-                        for incoming in join.iter().flat_map(|join| &join.incoming) {
-                            open.polys.push(&incoming.value);
-                            open.context(incoming.context);
+                    kind => {
+                        open.polys.extend(self.values.parts(kind));
+                        if let Kind::Join(number) = kind {
+                            let join = self.values.joins.get(*number);
+                            let incoming = join.into_iter().flat_map(|join| &join.incoming);
+                            incoming.for_each(|incoming| open.context(incoming.context));
                         }
                     }
-                    Kind::Opaque(..) => {}
                 }
             }
         }

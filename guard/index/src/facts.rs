@@ -5,7 +5,7 @@ use super::condition::{Compare, Condition, Order};
 use super::poly::Poly;
 use super::sizes::Sizes;
 use super::trace::Trace;
-use super::values::{Context, Kind, LANE, Origin, Test, Values};
+use super::values::{Context, Kind, LANE, Op, Origin, Test, Values};
 
 impl Trace<'_, '_> {
     /// A context below `parent` in which the condition of `node` is `truth`.
@@ -90,7 +90,7 @@ impl Trace<'_, '_> {
             let number = &self.nodes[value.node].value;
             let either = number.as_atom().map(|atom| &self.values.get(atom).kind);
             let small = match either {
-                Some(Kind::Either(one, two)) => vec![one, two],
+                Some(Kind::Binary(Op::Or, one, two)) => vec![one, two],
                 _ => vec![number],
             };
             let most = Poly::constant(lowest - 1);

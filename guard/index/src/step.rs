@@ -7,7 +7,7 @@ use super::operand::{Operand, Type};
 use super::poly::Poly;
 use super::sizes::{Reason, Size};
 use super::trace::{Input, Source, Taken, Trace, Use, index, targets};
-use super::values::{Kind, LANE, Origin};
+use super::values::{Kind, LANE, Op, Origin};
 
 impl<'a> Trace<'_, 'a> {
     /// Follows the instruction at `self.at`.
@@ -415,14 +415,12 @@ impl<'a> Trace<'_, 'a> {
             (b"min" | b"max", _) if !kind.is_signed && !self.are_nonnegative(&values) => {
                 (None, inputs)
             }
-            (b"min", [a, b]) => (
-                Some(self.values.poly(Kind::Least(a.clone(), b.clone()))),
-                self.limited(&nodes, kind),
-            ),
-            (b"max", [a, b]) => (
-                Some(self.values.poly(Kind::Greatest(a.clone(), b.clone()))),
-                self.limited(&nodes, kind),
-            ),
+            (b"min", [a, b]) => {
+                (Some(self.values.binary(Op::Least, a, b)), self.limited(&nodes, kind))
+            }
+            (b"max", [a, b]) => {
+                (Some(self.values.binary(Op::Greatest, a, b)), self.limited(&nodes, kind))
+            }
             (b"and", [a, b]) => {
                 // What a mask cuts off is meant to be cut off, and another number may keep nothing.
                 let is_unit = |value: &Poly| value.as_constant().is_some_and(|mask| mask < 0);
@@ -441,7 +439,7 @@ impl<'a> Trace<'_, 'a> {
             (b"xor", [a, b]) if self.values.range(a).0 >= 0 && self.values.range(b).0 >= 0 => {
                 let kind = Type { is_signed: true, ..kind };
                 let inputs = nodes.iter().map(|node| self.taken(*node, kind, true)).collect();
-                (Some(self.values.poly(Kind::Xor(a.clone(), b.clone()))), inputs)
+                (Some(self.values.binary(Op::Xor, a, b)), inputs)
             }
             // A field that holds the whole value.
             (b"bfi", [a, b, from, bits]) => {

@@ -29,21 +29,39 @@ pub(super) enum Kind {
     Size(Size, u64),
     ThreadIndex(usize),
     BlockIndex(usize),
-    /// A quotient, rounded down.
-    Quotient(Poly, Poly),
-    Remainder(Poly, Poly),
-    Least(Poly, Poly),
-    Greatest(Poly, Poly),
-    /// Bitwise or, exclusive or, and `and`, whose second operand is not negative.
-    Either(Poly, Poly),
-    Xor(Poly, Poly),
-    And(Poly, Poly),
+    Binary(Op, Poly, Poly),
     /// Some value from 0 to this one. The number tells values with the same limit apart.
     UpTo(usize, Poly),
     /// One of several values, by the number of its [`Join`].
     Join(usize),
     /// Unknown, for this reason. The number makes the atom unique.
     Opaque(usize, Reason),
+}
+
+/// An operation on two values that no polynomial expresses.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub(super) enum Op {
+    /// A quotient, rounded down.
+    Quotient,
+    Remainder,
+    Least,
+    Greatest,
+    Or,
+    Xor,
+    /// Its second operand is not negative.
+    And,
+}
+
+impl Kind {
+    /// The values that it is computed from. A [`Join`] has others.
+    pub(super) fn operands(&self) -> impl Iterator<Item = &Poly> {
+        let (one, two) = match self {
+            Self::Binary(_, one, two) => (Some(one), Some(two)),
+            Self::UpTo(_, most) => (Some(most), None),
+            _ => (None, None),
+        };
+        one.into_iter().chain(two)
+    }
 }
 
 pub(super) struct Atom {
@@ -136,18 +154,22 @@ impl Values {
         Poly::atom(self.atom(kind))
     }
 
+    pub(super) fn binary(&mut self, op: Op, one: &Poly, two: &Poly) -> Poly {
+        self.poly(Kind::Binary(op, one.clone(), two.clone()))
+    }
+
     fn insert(&mut self, kind: Kind, low: i128, high: i128) -> u32 {
         let id = u32::try_from(self.atoms.len()).unwrap_or(u32::MAX);
         let is_size = match &kind {
             Kind::Size(..) => true,
-            Kind::Quotient(one, two) | Kind::Least(one, two) | Kind::Greatest(one, two) => {
+            Kind::Binary(Op::Quotient | Op::Least | Op::Greatest, one, two) => {
                 self.is_size(one) && self.is_size(two)
             }
             _ => false,
         };
         let changes = |poly: &Poly| poly.atoms().any(|atom| self.get(atom).is_in_loop);
         let is_in_loop = match &kind {
-            Kind::Least(one, two) | Kind::Greatest(one, two) => changes(one) || changes(two),
+            Kind::Binary(Op::Least | Op::Greatest, ..) => kind.operands().any(changes),
             Kind::Join(number) => self.joins.get(*number).is_some_and(|join| {
                 join.loop_atoms.is_some() || join.incoming.iter().any(|one| changes(&one.value))
             }),
@@ -156,24 +178,22 @@ impl Values {
         let origin = match &kind {
             Kind::Size(Size::Grid(_), _) | Kind::BlockIndex(_) => Origin::Grid,
             Kind::Size(..) | Kind::ThreadIndex(_) => Origin::Launch,
-            Kind::Quotient(one, two)
-            | Kind::Remainder(one, two)
-            | Kind::Least(one, two)
-            | Kind::Greatest(one, two)
-            | Kind::Either(one, two)
-            | Kind::Xor(one, two)
-            | Kind::And(one, two) => self.origin(one).max(self.origin(two)),
             Kind::UpTo(..) | Kind::Opaque(..) => self.unfollowed,
-            Kind::Join(number) => {
-                let join = self.joins.get(*number);
-                let values = join.into_iter().flat_map(|join| &join.incoming);
-                values.map(|incoming| self.origin(&incoming.value)).max().unwrap_or_default()
+            Kind::Binary(..) | Kind::Join(_) => {
+                self.parts(&kind).map(|part| self.origin(part)).max().unwrap_or_default()
             }
         };
         self.ids.insert(kind.clone(), id);
         self.atoms.push(Atom { kind, low, high, is_size, is_in_loop, origin });
         self.steps += 1;
         id
+    }
+
+    /// The values that `kind` is computed from.
+    pub(super) fn parts<'v>(&'v self, kind: &'v Kind) -> impl Iterator<Item = &'v Poly> {
+        let join = if let Kind::Join(number) = kind { self.joins.get(*number) } else { None };
+        let incoming = join.into_iter().flat_map(|join| &join.incoming);
+        kind.operands().chain(incoming.map(|incoming| &incoming.value))
     }
 
     pub(super) fn origin(&self, poly: &Poly) -> Origin {
@@ -302,23 +322,16 @@ impl Values {
             Kind::Size(Size::Parameter { .. }, bytes) => (0, most_of(*bytes)),
             Kind::ThreadIndex(axis) => (0, block(*axis).1 - 1),
             Kind::BlockIndex(_) => (0, MOST_BLOCKS - 1),
-            Kind::Quotient(number, divisor) => {
-                (0, self.range(number).1.max(0) / self.range(divisor).0.max(1))
-            }
-            Kind::Remainder(number, divisor) => {
-                (0, self.range(number).1.min(self.range(divisor).1 - 1).max(0))
-            }
-            Kind::Least(one, two) => {
+            Kind::Binary(op, one, two) => {
                 let (one, two) = (self.range(one), self.range(two));
-                (one.0.min(two.0), one.1.min(two.1))
-            }
-            Kind::Greatest(one, two) => {
-                let (one, two) = (self.range(one), self.range(two));
-                (one.0.max(two.0), one.1.max(two.1))
-            }
-            Kind::And(_, two) => (0, self.range(two).1.max(0)),
-            Kind::Either(one, two) | Kind::Xor(one, two) => {
-                (0, bits_up_to(self.range(one).1.max(self.range(two).1)))
+                match op {
+                    Op::Quotient => (0, one.1.max(0) / two.0.max(1)),
+                    Op::Remainder => (0, one.1.min(two.1 - 1).max(0)),
+                    Op::Least => (one.0.min(two.0), one.1.min(two.1)),
+                    Op::Greatest => (one.0.max(two.0), one.1.max(two.1)),
+                    Op::And => (0, two.1.max(0)),
+                    Op::Or | Op::Xor => (0, bits_up_to(one.1.max(two.1))),
+                }
             }
             Kind::UpTo(_, most) => (0, self.range(most).1.max(0)),
             Kind::Join(_) | Kind::Opaque(..) => (0, 0),
@@ -338,7 +351,7 @@ impl Values {
             return Poly::default();
         }
         let Some((product, coefficient)) = divisor.as_term() else {
-            return self.poly(Kind::Quotient(number.clone(), divisor.clone()));
+            return self.binary(Op::Quotient, number, divisor);
         };
         let (whole, rest) = number.divided_by_term(product, coefficient);
         let (low, high) = self.range(&rest);
@@ -363,7 +376,7 @@ impl Values {
             let (number, divisor) = divisor;
             return self.quotient_within(&number, &Poly::constant(divisor), depth + 1);
         }
-        self.poly(Kind::Quotient(number.clone(), divisor.clone()))
+        self.binary(Op::Quotient, number, divisor)
     }
 
     /// The newest quotient of `poly` with coefficient 1: its dividend, its divisor, and the rest of `poly`.
@@ -374,9 +387,11 @@ impl Values {
                 [atom] if coefficient == 1 => Some(*atom),
                 _ => None,
             })
-            .filter(|atom| matches!(self.get(*atom).kind, Kind::Quotient(..)))
+            .filter(|atom| matches!(self.get(*atom).kind, Kind::Binary(Op::Quotient, ..)))
             .max()?;
-        let Kind::Quotient(number, divisor) = &self.get(newest).kind else { return None };
+        let Kind::Binary(Op::Quotient, number, divisor) = &self.get(newest).kind else {
+            return None;
+        };
         let rest = poly.split(newest).1;
         let is_exact = rest.len() == 0 || divisor.as_constant().is_some();
         is_exact.then(|| (number.clone(), divisor.clone(), rest))
@@ -405,7 +420,9 @@ impl Values {
         let [reciprocal, divisor] =
             [0, 8].map(|offset| self.poly(Kind::Size(Size::Parameter { index, offset }, 4)));
         let number = sum.atoms().find_map(|atom| {
-            let Kind::Quotient(product, power) = &self.get(atom).kind else { return None };
+            let Kind::Binary(Op::Quotient, product, power) = &self.get(atom).kind else {
+                return None;
+            };
             let number = sum.plus(&Poly::atom(atom), -1)?;
             let is_power = power.as_constant() == Some(1 << 32);
             (is_power && number.times(&reciprocal)? == *product).then_some(number)

@@ -3,7 +3,7 @@
 use super::bound::{Bound, Bounds, greatest_of};
 use super::poly::{Poly, without};
 use super::sizes::Reason;
-use super::values::{Join, Kind};
+use super::values::{Join, Kind, Op};
 
 impl Bounds<'_> {
     pub(super) fn join(&mut self, atom: u32, join: &Join, is_upper: bool) -> Bound {
@@ -82,7 +82,9 @@ impl Bounds<'_> {
 
     /// `poly` with a dividend and its quotient `atom` replaced by the remainder, if this lowers the greatest value.
     pub(super) fn as_rest(&mut self, poly: &Poly, atom: u32, context: u32) -> Option<Poly> {
-        let Kind::Quotient(number, divisor) = &self.values.get(atom).kind else { return None };
+        let Kind::Binary(Op::Quotient, number, divisor) = &self.values.get(atom).kind else {
+            return None;
+        };
         let (number, divisor) = (number.clone(), divisor.clone());
         let (product, own) = divisor.as_term()?;
         let (factor, _) = poly.split(atom);
@@ -97,7 +99,7 @@ impl Bounds<'_> {
             if multiple.len() == 0 {
                 continue;
             }
-            let rest = self.values.poly(Kind::Remainder(number.clone(), divisor.clone()));
+            let rest = self.values.binary(Op::Remainder, &number, &divisor);
             // number = divisor * atom + rest
             let zero = divisor.times(&Poly::atom(atom))?.plus(&rest, 1)?.plus(&number, -1)?;
             let Some(next) = multiple.times(&zero).and_then(|next| poly.plus(&next, 1)) else {

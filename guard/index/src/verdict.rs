@@ -567,20 +567,8 @@ fn on_grid(values: &Values) -> HashSet<u32> {
         for (id, atom) in (0_u32..).zip(&values.atoms) {
             let has = |poly: &Poly| poly.atoms().any(|atom| found.contains(&atom));
             let depends = match &atom.kind {
-                Kind::Size(Size::Grid(_), _) | Kind::BlockIndex(_) => true,
-                Kind::Size(..) | Kind::ThreadIndex(_) => false,
-                Kind::UpTo(..) | Kind::Opaque(..) => atom.origin == Origin::Grid,
-                Kind::Quotient(one, two)
-                | Kind::Remainder(one, two)
-                | Kind::Least(one, two)
-                | Kind::Greatest(one, two)
-                | Kind::Either(one, two)
-                | Kind::Xor(one, two)
-                | Kind::And(one, two) => has(one) || has(two),
-                Kind::Join(number) => values
-                    .joins
-                    .get(*number)
-                    .is_some_and(|join| join.incoming.iter().any(|incoming| has(&incoming.value))),
+                Kind::Binary(..) | Kind::Join(_) => values.parts(&atom.kind).any(has),
+                _ => atom.origin == Origin::Grid,
             };
             if depends {
                 found.insert(id);
@@ -609,10 +597,7 @@ pub(super) fn all_sizes(values: &Values, formula: &Poly) -> Vec<Size> {
         for atom in poly.atoms() {
             match &values.get(atom).kind {
                 Kind::Size(size, _) => sizes.push(*size),
-                Kind::Quotient(one, two)
-                | Kind::Remainder(one, two)
-                | Kind::Least(one, two)
-                | Kind::Greatest(one, two) => open.extend([one, two]),
+                kind @ Kind::Binary(..) => open.extend(kind.operands()),
                 _ => {}
             }
         }

@@ -5,7 +5,7 @@ use super::check::Check;
 use super::condition::Order;
 use super::poly::Poly;
 use super::sizes::Size;
-use super::values::{Context, Kind, LANE, Origin, Test, Values};
+use super::values::{Context, Kind, LANE, Op, Origin, Test, Values};
 
 /// A thread, and what its values turned out to be.
 struct Thread<'b, 'v> {
@@ -116,25 +116,25 @@ impl<'b, 'v> Thread<'b, 'v> {
             self.is_lost = true;
             return None;
         }
-        let mut both = |one, two| Some((self.poly(one, depth + 1)?, self.poly(two, depth + 1)?));
         match &known.kind {
             Kind::Size(size, _) => Some(self.bounds.largest(*size).min(known.high)),
             Kind::ThreadIndex(axis) => Some(self.thread[*axis]),
             Kind::BlockIndex(axis) => Some(self.block[*axis]),
-            Kind::Quotient(one, two) | Kind::Remainder(one, two) => {
-                let (one, two) = both(one, two)?;
+            Kind::Binary(op, one, two) => {
+                let (one, two) = (self.poly(one, depth + 1)?, self.poly(two, depth + 1)?);
                 // The quotient of a negative number depends on the type.
-                self.is_lost |= one < 0 || two < 0;
-                match known.kind {
-                    Kind::Quotient(..) => one.checked_div_euclid(two),
-                    _ => one.checked_rem_euclid(two),
+                let is_quotient = matches!(op, Op::Quotient | Op::Remainder);
+                self.is_lost |= is_quotient && (one < 0 || two < 0);
+                match op {
+                    Op::Quotient => one.checked_div_euclid(two),
+                    Op::Remainder => one.checked_rem_euclid(two),
+                    Op::Least => Some(one.min(two)),
+                    Op::Greatest => Some(one.max(two)),
+                    Op::Or => Some(one | two),
+                    Op::Xor => Some(one ^ two),
+                    Op::And => Some(one & two),
                 }
             }
-            Kind::Least(one, two) => both(one, two).map(|(one, two)| one.min(two)),
-            Kind::Greatest(one, two) => both(one, two).map(|(one, two)| one.max(two)),
-            Kind::Either(one, two) => both(one, two).map(|(one, two)| one | two),
-            Kind::Xor(one, two) => both(one, two).map(|(one, two)| one ^ two),
-            Kind::And(one, two) => both(one, two).map(|(one, two)| one & two),
             Kind::UpTo(LANE, _) => Some(self.thread[0] & 31),
             Kind::Join(number) => {
                 let join = values.joins.get(*number)?;

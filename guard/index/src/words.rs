@@ -4,7 +4,7 @@ use core::fmt::{self, Write};
 
 use super::poly::Poly;
 use super::sizes::{Reason, Size};
-use super::values::{Kind, Values};
+use super::values::{Kind, Op, Values};
 
 /// Writes values of one entry.
 pub(super) struct Words<'w> {
@@ -74,13 +74,7 @@ impl Words<'_> {
             Kind::Size(size, _) => out.write_str(&size.name(self.parameters)),
             Kind::ThreadIndex(at) => write!(out, "threadIdx.{}", axis(at)),
             Kind::BlockIndex(at) => write!(out, "blockIdx.{}", axis(at)),
-            Kind::Quotient(one, two) => self.pair(out, "", one, " / ", two, depth),
-            Kind::Remainder(one, two) => self.pair(out, "", one, " % ", two, depth),
-            Kind::Least(one, two) => self.pair(out, "min", one, ", ", two, depth),
-            Kind::Greatest(one, two) => self.pair(out, "max", one, ", ", two, depth),
-            Kind::Either(one, two) => self.pair(out, "", one, " | ", two, depth),
-            Kind::Xor(one, two) => self.pair(out, "", one, " ^ ", two, depth),
-            Kind::And(one, two) => self.pair(out, "", one, " & ", two, depth),
+            Kind::Binary(op, one, two) => self.pair(out, *op, one, two, depth),
             Kind::UpTo(_, most) => {
                 out.write_str("(0 to ")?;
                 self.sum(out, most, depth)?;
@@ -97,15 +91,16 @@ impl Words<'_> {
         }
     }
 
-    fn pair(
-        &self,
-        out: &mut String,
-        name: &str,
-        one: &Poly,
-        between: &str,
-        two: &Poly,
-        depth: usize,
-    ) -> fmt::Result {
+    fn pair(&self, out: &mut String, op: Op, one: &Poly, two: &Poly, depth: usize) -> fmt::Result {
+        let (name, between) = match op {
+            Op::Quotient => ("", " / "),
+            Op::Remainder => ("", " % "),
+            Op::Least => ("min", ", "),
+            Op::Greatest => ("max", ", "),
+            Op::Or => ("", " | "),
+            Op::Xor => ("", " ^ "),
+            Op::And => ("", " & "),
+        };
         write!(out, "{name}(")?;
         let is_one = |poly: &Poly| poly.as_atom().is_some() || poly.as_constant().is_some();
         let is_short = |poly: &Poly| name.is_empty() && !is_one(poly);
