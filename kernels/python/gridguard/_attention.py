@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from gridguard import _launch, _native, _pytorch, _stats
-from gridguard._operator import attention, compute
+from gridguard._operator import attention, compute, record
 from gridguard._pytorch import PLAIN, Call
 
 
@@ -74,12 +74,17 @@ def serve_uncommon(call: Call, types: tuple[type, ...] = PLAIN) -> Tensor | None
 
     bias = None if mask is None else _bias(mask, query, key)
     factor = 1.0 / math.sqrt(query.shape[-1]) if scale is None else float(scale)
-    needs_grad = any(one is not None and one.requires_grad for one in (query, key, value, bias))
-    if compiling or (needs_grad and torch.is_grad_enabled()) or _is_profiled():
-        # The dispatcher traces, differentiates and records the operator.
+    if compiling or _launch.kernels.is_recorded():
+        # The dispatcher traces and records the operator.
         return attention(query, key, value, bias, is_causal, factor, enable_gqa)
-    out, reason = compute(query, key, value, bias, is_causal, factor, enable_gqa)
-    return out if reason is None else None
+    options = (is_causal, factor, enable_gqa)
+    with torch.no_grad():
+        out, reason = compute(query, key, value, bias, *options)
+    if reason is not None:
+        return None
+    if torch.is_grad_enabled() and any(one is not None and one.requires_grad for one in (query, key, value, bias)):
+        return record(query, key, value, bias, (out, *options))
+    return out
 
 
 def _refusal(call: Call, types: tuple[type, ...]) -> str | None:
@@ -118,10 +123,6 @@ def _refusal(call: Call, types: tuple[type, ...]) -> str | None:
 def is_transformed() -> bool:
     """Tell whether this thread records or transforms functions or operators, and would not see a launch."""
     return _launch.kernels.is_transformed()
-
-
-def _is_profiled() -> bool:
-    return torch.autograd.profiler._is_profiler_enabled
 
 
 def _autocast(*tensors: Tensor | None) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:

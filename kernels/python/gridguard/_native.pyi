@@ -41,8 +41,8 @@ class Attention:
     def reader(self) -> Literal["dlpack", "attributes"]:
         """How tensors are read."""
     @property
-    def served(self) -> int:
-        """The number of calls that `serve` computed."""
+    def served(self) -> tuple[int, int]:
+        """The numbers of calls that `serve` and `serve_backward` computed."""
     def serve(
         self,
         query: Tensor,
@@ -55,8 +55,21 @@ class Attention:
         enable_gqa: bool,
         /,
     ) -> Tensor | None:
-        """Compute a common call: plain tensors without gradients on the current device, no mask, no autocast, no mode,
-        transform or profiler, a loaded kernel. Return None for any other call."""
+        """Compute a common call: plain tensors on the current device, no autocast, no mode, transform or profiler, a
+        loaded kernel. Record its node, if it is differentiated. Return None for any other call."""
+    def serve_backward(
+        self,
+        grad: Tensor,
+        saved: Sequence[Tensor | None],
+        needed: tuple[bool, ...],
+        is_causal: bool,
+        scale: float,
+        /,
+    ) -> list[Tensor | None] | None:
+        """Return the gradients of (query, key, value), where needed, or None if the call or its gradients are not
+        common, as in `serve`, a bias needs a gradient, or the gradients are differentiated."""
+    def is_recorded(self) -> bool:
+        """Tell whether PyTorch's dispatcher must see operators of this thread: also of a profiler."""
     def is_transformed(self) -> bool:
         """Tell whether this thread records or transforms functions or operators, and would not see a launch."""
     def has_function_mode(self) -> bool:

@@ -280,6 +280,24 @@ def _second_gradients(
     return [next(found) if want else None for want in wanted]
 
 
+class _Node(torch.autograd.Function):
+    """The node of a call whose output is given: what a custom operator records, without its layers of Python."""
+
+    @staticmethod
+    def forward(ctx: Any, query: Tensor, key: Tensor, value: Tensor, bias: Tensor | None, call: tuple[Any, ...]) -> Tensor:
+        ctx.save_for_backward(query, key, value, bias)
+        out, *ctx.options = call
+        return out
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        return (*_gradients_of_node(ctx, grad), None)
+
+
+# The method of C: no transform is active where a call is served, and tensors of ended ones are not.
+record = super(torch.autograd.Function, _Node).apply
+
+
 def _setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
     tensors = inputs[: next(at for at, one in enumerate(inputs) if isinstance(one, bool))]
     ctx.options = inputs[len(tensors) :]
@@ -287,9 +305,29 @@ def _setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
 
 
 def _backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-    needed = ctx.needs_input_grad[:4]
-    found = attention_backward(grad, *ctx.saved_tensors, *ctx.options, needed)
-    return (*(one if need else None for one, need in zip(found, needed)), None, None, None)
+    return (*_gradients_of_node(ctx, grad), None, None, None)
+
+
+def _gradients_of_node(ctx: Any, grad: Tensor) -> list[Tensor | None]:
+    """Return the gradients of query, key, value and bias, where needed."""
+    tensors, needed = ctx.saved_tensors, ctx.needs_input_grad[:4]
+    compute = attention_backward
+    if not torch.compiler.is_compiling():
+        is_causal, scale, _ = ctx.options
+        served = _launch.kernels.serve_backward(grad, tensors, needed, is_causal, scale)
+        if served is not None:
+            return [*served, None]
+        if not torch.is_grad_enabled() and not _launch.kernels.is_recorded() and all(map(_is_plain, (grad, *tensors))):
+            # Nothing differentiates, transforms or records the operator.
+            compute = _attention_backward
+    found = compute(grad, *tensors, *ctx.options, needed)
+    return [one if need else None for one, need in zip(found, needed)]
+
+
+def _is_plain(tensor: Tensor | None) -> bool:
+    return tensor is None or (
+        not _pytorch.is_other_type(tensor) and not torch._C._functorch.is_legacy_batchedtensor(tensor)
+    )
 
 
 def _backward_of_backward(ctx: Any, *upstream: Tensor) -> tuple[Tensor | None, ...]:

@@ -66,8 +66,8 @@ def stats() -> Stats:
     """Return the number of calls on each path, and why PyTorch served them."""
     with _lock:
         counts, nearest = dict(_counts), dict(_nearest)
-    served = counts.pop(SERVED, 0) + _launch.kernels.served
-    backward, copied, aligned = (counts.pop(path, 0) for path in (BACKWARD, COPIED, ALIGNED))
+    served, backward = (counts.pop(path, 0) + own for path, own in zip((SERVED, BACKWARD), _launch.kernels.served))
+    copied, aligned = (counts.pop(path, 0) for path in (COPIED, ALIGNED))
     return Stats(served, backward, copied, counts, aligned, _launch.kernels.reader, nearest)
 
 

@@ -17,7 +17,8 @@ use gridguard_kernels::temporal_attention::{
 use gridguard_kernels::{ElementType, Extent, KernelError, Kernels};
 use pyo3::intern;
 use pyo3::prelude::*;
-use pyo3::types::{PyBool, PyFloat, PyInt, PyType};
+use pyo3::sync::PyOnceLock;
+use pyo3::types::{PyBool, PyDict, PyFloat, PyInt, PyType};
 
 use crate::error::{UnavailableError, failed, unavailable};
 use crate::launches::{self, BACKWARD, LAUNCHES, Launch, Launches};
@@ -35,11 +36,18 @@ pub(crate) struct Attention {
     /// `torch._C`.
     torch: Py<PyAny>,
     empty_like: Py<PyAny>,
+    /// `torch.log`, and the type `torch.bool` of masks.
+    log: Py<PyAny>,
+    boolean: Py<PyAny>,
     state: State,
     #[cfg(feature = "stand-in")]
     stand_in: std::sync::OnceLock<Py<PyAny>>,
     served: AtomicU64,
+    backward: AtomicU64,
 }
+
+/// `apply` of the node that differentiates a call of `serve`.
+static RECORD: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
 
 /// Why the kernels do not serve a call. Nothing was launched.
 pub(crate) type Reason = &'static str;
@@ -67,13 +75,12 @@ pub(crate) struct Options<S = f64> {
 impl Options<Option<f64>> {
     /// The options of a call with these arguments, where `None` is the default value; `None` if the call is not common.
     pub(crate) fn of_common_call(
-        mask: Option<&Bound<'_, PyAny>>,
         dropout_p: Option<&Bound<'_, PyAny>>,
         is_causal: Option<&Bound<'_, PyAny>>,
         scale: Option<&Bound<'_, PyAny>>,
         enable_gqa: Option<&Bound<'_, PyAny>>,
     ) -> Option<Self> {
-        if mask.is_some_and(|mask| !mask.is_none()) || dropout_p.map_or(Some(0.0), number)? != 0.0 {
+        if dropout_p.map_or(Some(0.0), number)? != 0.0 {
             return None;
         }
         let [causal, grouped] = [is_causal, enable_gqa].map(|it| it.map_or(Some(false), boolean));
@@ -107,10 +114,13 @@ impl Attention {
             plain: [plain(torch.getattr("Tensor")?)?, plain(parameter)?],
             torch: torch.getattr("_C")?.unbind(),
             empty_like: torch.getattr("empty_like")?.unbind(),
+            log: torch.getattr("log")?.unbind(),
+            boolean: torch.getattr("bool")?.unbind(),
             state: State::new(torch)?,
             #[cfg(feature = "stand-in")]
             stand_in: std::sync::OnceLock::new(),
             served: AtomicU64::new(0),
+            backward: AtomicU64::new(0),
         })
     }
 
@@ -123,8 +133,8 @@ impl Attention {
     }
 
     #[getter]
-    fn served(&self) -> u64 {
-        self.served.load(Ordering::Relaxed)
+    fn served(&self) -> (u64, u64) {
+        (self.served.load(Ordering::Relaxed), self.backward.load(Ordering::Relaxed))
     }
 
     /// Whether this thread records or transforms functions or operators, and would not see a launch.
@@ -132,14 +142,18 @@ impl Attention {
         self.state.is_transformed(py)
     }
 
+    /// Whether PyTorch's dispatcher must see operators of this thread: also of a profiler.
+    fn is_recorded(&self, py: Python<'_>) -> PyResult<bool> {
+        Ok(self.state.is_transformed(py)? || self.state.is_profiled(py)?)
+    }
+
     /// Whether a mode may change a call of a function. `torch.set_default_device` only changes new tensors.
     fn has_function_mode(&self, py: Python<'_>) -> PyResult<bool> {
         self.state.has_function_mode(py)
     }
 
-    /// The output of a common call: plain tensors without gradients on the current device, no mask, no autocast, no
-    /// mode, transform or profiler, a kernel that is already loaded. `None` for any other call, which the caller passes
-    /// to `submit` or to PyTorch.
+    /// The output of a common call: plain tensors on the current device, no autocast, no mode, transform or profiler, a
+    /// kernel that is already loaded. `None` for any other call, which the caller passes to `submit` or to PyTorch.
     #[pyo3(signature = (query, key, value, mask, dropout_p, is_causal, scale, enable_gqa, /))]
     #[allow(clippy::too_many_arguments, reason = "the arguments of PyTorch's function")]
     fn serve<'py>(
@@ -155,14 +169,52 @@ impl Attention {
     ) -> PyResult<Option<Bound<'py, PyAny>>> {
         let [dropout_p, causal, scale, grouped] =
             [dropout_p, is_causal, scale, enable_gqa].map(Some);
-        let Some(options) = Options::of_common_call(mask, dropout_p, causal, scale, grouped) else {
+        let Some(options) = Options::of_common_call(dropout_p, causal, scale, grouped) else {
             return Ok(None);
         };
         let device_type = if self.stand_in().is_none() { "cuda" } else { "cpu" };
         if self.state.is_autocast_enabled(query.py(), device_type)? {
             return Ok(None);
         }
-        self.serve_common([query, key, value], options)
+        self.serve_common([query, key, value], mask, options)
+    }
+
+    /// The gradients of query, key and value of a call that `serve` recorded with these tensors (query, key, value and
+    /// bias), where they are needed. `None` if the call is not common, as in `serve`, if a bias needs a gradient, or if
+    /// the gradients are differentiated: nothing was launched.
+    #[pyo3(signature = (grad, saved, needed, is_causal, scale, /))]
+    fn serve_backward<'py>(
+        &self,
+        grad: &Bound<'py, PyAny>,
+        saved: [Bound<'py, PyAny>; 4],
+        needed: [bool; 4],
+        is_causal: bool,
+        scale: f64,
+    ) -> PyResult<Option<[Option<Bound<'py, PyAny>>; 3]>> {
+        let ([query, key, value, bias], py) = (&saved, grad.py());
+        let bias = (!bias.is_none()).then_some(bias);
+        let mut given = [query, key, value, grad].into_iter().chain(bias);
+        if needed[3]
+            || !given.all(|tensor| self.is_plain(tensor))
+            || self.state.is_grad_enabled(py)?
+            || self.is_recorded(py)?
+        {
+            return Ok(None);
+        }
+        let Ok(view) = self.reader.view(query) else { return Ok(None) };
+        if !self.is_current(py, view.device)? {
+            return Ok(None);
+        }
+        let empty_like = |tensor: &Bound<'py, PyAny>| self.empty_like.bind(py).call1((tensor,));
+        let [dq, dk, dv] = [empty_like(query)?, empty_like(key)?, empty_like(value)?];
+        let options = Options { scale, causal: is_causal, grouped: false };
+        let tensors = [query, key, value, grad, &dq, &dk, &dv];
+        if !self.is_launched(tensors, bias, options, submit_backward)? {
+            return Ok(None);
+        }
+        self.backward.fetch_add(1, Ordering::Relaxed);
+        let mut wanted = needed.into_iter();
+        Ok(Some([dq, dk, dv].map(|it| wanted.next().unwrap_or_default().then_some(it))))
     }
 
     /// Launches attention of (query, key, value, out) on PyTorch's current stream, on the current device. Returns the reason if
@@ -201,32 +253,103 @@ impl Attention {
     pub(crate) fn serve_common<'py>(
         &self,
         tensors: [&Bound<'py, PyAny>; 3],
+        mask: Option<&Bound<'py, PyAny>>,
         options: Options<Option<f64>>,
     ) -> PyResult<Option<Bound<'py, PyAny>>> {
-        let [query, key, value] = tensors;
-        let py = query.py();
+        let ([query, key, value], py) = (tensors, tensors[0].py());
+        let mask = mask.filter(|mask| !mask.is_none());
+        let given = || tensors.into_iter().chain(mask);
         // A function mode would see reads of the tensors' attributes.
-        if !tensors.iter().all(|tensor| self.is_plain(tensor))
-            || self.state.is_transformed(py)?
-            || self.state.is_profiled(py)?
-            || self.needs_gradients(tensors)?
-        {
+        if !given().all(|tensor| self.is_plain(tensor)) || self.is_recorded(py)? {
             return Ok(None);
         }
         let Some(scale) = self.scale_of_common_call(query, key, options.scale)? else {
             return Ok(None);
         };
+        let bias = match mask {
+            None => None,
+            Some(mask) => match self.bias(mask, query, key)? {
+                Some(bias) if !options.causal => Some(bias),
+                _ => return Ok(None),
+            },
+        };
         let out = self.empty_like.bind(py).call1((query,))?;
         let options = Options { scale, causal: options.causal, grouped: options.grouped };
-        match self.run([query, key, value, &out], [None; 2], options, false, submit) {
-            Ok(None) => {
-                self.served.fetch_add(1, Ordering::Relaxed);
-                Ok(Some(out))
-            }
-            Ok(Some(_)) => Ok(None),
-            Err(error) if error.is_instance_of::<UnavailableError>(py) => Ok(None),
+        if !self.is_launched([query, key, value, &out], bias.as_ref(), options, submit)? {
+            return Ok(None);
+        }
+        self.served.fetch_add(1, Ordering::Relaxed);
+        if !self.needs_gradients(given())? {
+            return Ok(Some(out));
+        }
+        let record = RECORD.import(py, "gridguard._operator", "record")?;
+        let call = (out, options.causal, scale, options.grouped);
+        record.call1((query, key, value, bias, call)).map(Some)
+    }
+
+    /// Launches a common call. `false`: the kernels do not serve it, or are not loaded.
+    fn is_launched<const N: usize>(
+        &self,
+        tensors: [&Bound<'_, PyAny>; N],
+        bias: Option<&Bound<'_, PyAny>>,
+        options: Options,
+        submit: fn(&Call<N>, &Target) -> PyResult<Option<Reason>>,
+    ) -> PyResult<bool> {
+        let Some(py) = tensors.first().map(|tensor| tensor.py()) else { return Ok(false) };
+        match self.run(tensors, [bias, None], options, false, submit) {
+            Ok(refused) => Ok(refused.is_none()),
+            Err(error) if error.is_instance_of::<UnavailableError>(py) => Ok(false),
             Err(error) => Err(error),
         }
+    }
+
+    /// A mask of a common call as numbers to add to the scores. `None` for a mask that is not common.
+    ///
+    /// A boolean mask is converted in each call: kernels that PyTorch does not know, and replays of graphs, change
+    /// memory without a trace.
+    fn bias<'py>(
+        &self,
+        mask: &Bound<'py, PyAny>,
+        query: &Bound<'py, PyAny>,
+        key: &Bound<'py, PyAny>,
+    ) -> PyResult<Option<Bound<'py, PyAny>>> {
+        let py = mask.py();
+        let is_boolean = mask.getattr(intern!(py, "dtype"))?.is(&self.boolean);
+        let views = [mask, query, key].map(|tensor| self.reader.view(tensor));
+        let [Ok(view), Ok(of_query), Ok(of_key)] = views else { return Ok(None) };
+        let (dims, strides) = (&view.dims, view.strided().strides);
+        let scores = of_key.dims.iter().rev().skip(1).take(1);
+        let scores = scores.chain(of_query.dims.iter().rev().skip(1));
+        let is_broadcast =
+            dims.iter().rev().zip(scores).all(|(own, full)| [1, *full].contains(own));
+        if view.device != of_query.device
+            || !(2..=of_query.dims.len()).contains(&dims.len())
+            || !is_broadcast
+            || dims.last() != of_key.dims.iter().rev().nth(1)
+        {
+            return Ok(None);
+        }
+        if !is_boolean {
+            return Ok(Some(mask.clone()));
+        }
+        // The bias of a repeated mask is as small as the mask.
+        let axes = dims.iter().zip(strides);
+        let mut small: Vec<_> =
+            axes.map(|(size, stride)| if *stride == 0 { 1 } else { *size }).collect();
+        if let (Some(last), Some(keys)) = (small.last_mut(), dims.last()) {
+            *last = *keys;
+        }
+        let (is_repeated, strides) = (small != **dims, strides.to_vec());
+        let mask = if is_repeated {
+            &mask.call_method1(intern!(py, "as_strided"), (&small, strides))?
+        } else {
+            mask
+        };
+        let bias = query.call_method1(intern!(py, "new_empty"), (small,))?;
+        let options = PyDict::new(py);
+        options.set_item(intern!(py, "out"), bias)?;
+        // One kernel: log 1 is 0, and log 0 is minus infinity.
+        self.log.bind(py).call((mask,), Some(&options)).map(Some)
     }
 
     fn run<'py, const N: usize>(
@@ -338,11 +461,17 @@ impl Attention {
         self.plain.iter().any(|plain| tensor.get_type().is(plain))
     }
 
-    fn needs_gradients(&self, [q, k, v]: [&Bound<'_, PyAny>; 3]) -> PyResult<bool> {
-        let requires = |tensor: &Bound<'_, PyAny>| {
-            tensor.getattr(intern!(tensor.py(), "requires_grad"))?.is_truthy()
-        };
-        Ok(self.state.is_grad_enabled(q.py())? && (requires(q)? || requires(k)? || requires(v)?))
+    fn needs_gradients<'a, 'py: 'a>(
+        &self,
+        tensors: impl IntoIterator<Item = &'a Bound<'py, PyAny>>,
+    ) -> PyResult<bool> {
+        for tensor in tensors {
+            let py = tensor.py();
+            if tensor.getattr(intern!(py, "requires_grad"))?.is_truthy()? {
+                return self.state.is_grad_enabled(py);
+            }
+        }
+        Ok(false)
     }
 
     /// The scale of a common call, given or the default for its sizes. `None` if the device or the sizes are not those
@@ -353,24 +482,26 @@ impl Attention {
         key: &Bound<'_, PyAny>,
         scale: Option<f64>,
     ) -> PyResult<Option<f64>> {
-        let py = query.py();
         let (Ok(q), Ok(k)) = (self.reader.view(query), self.reader.view(key)) else {
             return Ok(None);
         };
         let (&[.., queries, width], &[.., keys, _]) = (&*q.dims, &*k.dims) else { return Ok(None) };
-        let served = q.device.kind == self.kind() && q.element.is_some();
-        if !served || queries.max(keys) > MAX_LONG_FRAMES || width > MAX_HEAD_DIM {
+        if q.element.is_none() || queries.max(keys) > MAX_LONG_FRAMES || width > MAX_HEAD_DIM {
             return Ok(None);
         }
-        let device = q.device.ordinal;
-        if self.stand_in().is_none() {
-            let current = self.torch.call_method0(py, intern!(py, "_cuda_getDevice"))?;
-            if current.extract::<i32>(py)? != device {
-                return Ok(None);
-            }
+        if !self.is_current(query.py(), q.device)? {
+            return Ok(None);
         }
         let of_width = || u32::try_from(width).ok().map(|width| 1.0 / f64::from(width).sqrt());
         Ok(scale.or_else(of_width))
+    }
+
+    fn is_current(&self, py: Python<'_>, device: Device) -> PyResult<bool> {
+        if device.kind != self.kind() || self.stand_in().is_some() {
+            return Ok(device.kind == self.kind());
+        }
+        let current = self.torch.call_method0(py, intern!(py, "_cuda_getDevice"))?;
+        Ok(current.extract::<i32>(py)? == device.ordinal)
     }
 }
 
@@ -445,20 +576,28 @@ fn forward<const N: usize>(
 }
 
 /// Submits the launch of a key, which is prepared at its first call.
-pub(crate) fn submit_prepared<O: Hash + Eq, P: Send + Sync + 'static>(
+pub(crate) fn submit_prepared<O: Copy + Hash + Eq, P: Send + Sync + 'static>(
     table: &Launches<O, P>,
     key: (usize, O),
     target: &Target,
     prepare: impl FnOnce() -> Result<P, KernelError>,
     submit: impl FnOnce(&P, *mut c_void) -> Result<u64, KernelError>,
 ) -> PyResult<Option<Reason>> {
-    let launch = launches::launch(table, key);
+    let launch = table.get(key);
     // Loading code may invalidate a capture.
     if launch.get().is_none() && (target.capturing || !target.may_load) {
         return Ok(Some("first call during capture"));
     }
-    let prepared = launch.get_or_init(prepare).as_ref();
-    let prepared = prepared.map_err(|error| unavailable(error.clone()))?;
+    // Only what depends on the problem alone is remembered.
+    let prepared = launch.get_or_try_init(|| match prepare() {
+        Err(error) if launches::may_pass(&error) => Err(error),
+        other => Ok(other),
+    });
+    let prepared = match prepared {
+        Ok(Ok(prepared)) => prepared,
+        Ok(Err(error)) => return Err(unavailable(error.clone())),
+        Err(error) => return Err(unavailable(error)),
+    };
     if target.capturing {
         launches::keep_loaded(Arc::<Launch<P>>::clone(&launch));
     }

@@ -80,13 +80,16 @@ fn serve<'py>(
     if options.is_some_and(|options| options.len() != known) {
         return Ok(None);
     }
-    let options = Options::of_common_call(
-        at(3)?.as_ref(),
-        at(4)?.as_ref(),
-        at(5)?.as_ref(),
-        scale.as_ref(),
-        enable_gqa.as_ref(),
+    let (mask, options) = (
+        at(3)?,
+        Options::of_common_call(
+            at(4)?.as_ref(),
+            at(5)?.as_ref(),
+            scale.as_ref(),
+            enable_gqa.as_ref(),
+        ),
     );
+    let Some(options) = options else { return Ok(None) };
     // Autocast has cast the tensors before.
-    options.map_or(Ok(None), |options| kernels.serve_common([&query, &key, &value], options))
+    kernels.serve_common([&query, &key, &value], mask.as_ref(), options)
 }

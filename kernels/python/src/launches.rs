@@ -1,13 +1,17 @@
 //! The guard of each device and its prepared attention launches, cached for later calls of the same shape.
 
+use core::cell::RefCell;
+use core::convert::Infallible;
 use core::hash::Hash;
 use core::num::NonZeroUsize;
+use core::sync::atomic::{AtomicU64, Ordering};
 use std::collections::HashMap;
 use std::path::PathBuf;
 use std::sync::{Arc, LazyLock};
+use std::thread::LocalKey;
 
 use gridguard::Guard;
-use gridguard::cuda::CudaError;
+use gridguard::cuda::{CudaError, CudaErrorKind};
 use gridguard::profile::{Layer, Layers, MissLog};
 use gridguard_kernels::residual_norm::ResidualNorm;
 use gridguard_kernels::temporal_attention::{AttentionBackward, TemporalAttention};
@@ -19,8 +23,21 @@ use parking_lot::Mutex;
 /// A launch that is prepared once, or the error of its preparation.
 pub(crate) type Launch<P> = OnceCell<Result<P, KernelError>>;
 
-/// Launches by device and operation.
-pub(crate) type Launches<O, P> = LazyLock<Mutex<LruCache<(usize, O), Arc<Launch<P>>>>>;
+/// Launches by device and operation: those of the process, and those that each thread used last.
+pub(crate) struct Launches<O: 'static, P: 'static> {
+    pub(crate) all: LazyLock<Mutex<Table<O, P>>>,
+    of_thread: &'static LocalKey<RecentLaunches<O, P>>,
+}
+
+type Table<O, P> = LruCache<(usize, O), Arc<Launch<P>>>;
+type RecentLaunches<O, P> = RefCell<Recent<(usize, O), Arc<Launch<P>>>>;
+
+/// What this thread took last from a table of the process. It takes no lock to read.
+struct Recent<K, V> {
+    /// Of `RESETS` when the entries were read.
+    resets: u64,
+    entries: LruCache<K, V>,
+}
 
 /// The kernels of a device, with its profiles.
 pub(crate) struct Device {
@@ -31,8 +48,11 @@ pub(crate) struct Device {
     pub(crate) notices: Vec<String>,
 }
 
-/// Launches kept in each table. Beyond that the least recently used is prepared again, mostly from code that is still loaded.
+/// Launches kept in each table. Beyond that the one that was looked up first is prepared again, mostly from code that is
+/// still loaded.
 const MAX_LAUNCHES: NonZeroUsize = NonZeroUsize::new(4096).unwrap();
+/// Launches that each thread looks up without a lock.
+const MAX_RECENT: NonZeroUsize = NonZeroUsize::new(256).unwrap();
 
 /// Shapes without an exact entry that are kept for the tuner.
 const MAX_MISSES: usize = 10_000;
@@ -43,41 +63,97 @@ pub(crate) static DEVICES: LazyLock<Mutex<HashMap<usize, Arc<OnceCell<Device>>>>
 pub(crate) static MISSES: LazyLock<Arc<MissLog>> =
     LazyLock::new(|| Arc::new(MissLog::new(MAX_MISSES)));
 pub(crate) static LAUNCHES: Launches<TemporalAttention, TunedLaunch<TemporalAttention>> =
-    LazyLock::new(|| Mutex::new(LruCache::new(MAX_LAUNCHES)));
+    Launches::new(&RECENT_LAUNCHES);
 pub(crate) static BACKWARD: Launches<AttentionBackward, TunedLaunch<AttentionBackward>> =
-    LazyLock::new(|| Mutex::new(LruCache::new(MAX_LAUNCHES)));
+    Launches::new(&RECENT_BACKWARD);
 pub(crate) static NORMS: Launches<ResidualNorm, Prepared<ResidualNorm>> =
-    LazyLock::new(|| Mutex::new(LruCache::new(MAX_LAUNCHES)));
+    Launches::new(&RECENT_NORMS);
+/// How often the tables were emptied.
+static RESETS: AtomicU64 = AtomicU64::new(0);
 static CAPTURED: LazyLock<Mutex<HashMap<usize, Arc<dyn Send + Sync>>>> =
     LazyLock::new(Mutex::default);
+
+thread_local! {
+    static RECENT_KERNELS: RefCell<Recent<usize, Kernels>> = RefCell::default();
+    static RECENT_LAUNCHES: RecentLaunches<TemporalAttention, TunedLaunch<TemporalAttention>> = RefCell::default();
+    static RECENT_BACKWARD: RecentLaunches<AttentionBackward, TunedLaunch<AttentionBackward>> = RefCell::default();
+    static RECENT_NORMS: RecentLaunches<ResidualNorm, Prepared<ResidualNorm>> = RefCell::default();
+}
 
 /// The kernels of a device, in its primary context, which PyTorch uses too. The user's profile and the built-in one
 /// choose their launches.
 pub(crate) fn kernels(ordinal: usize) -> Result<Kernels, CudaError> {
-    let device = Arc::clone(DEVICES.lock().entry(ordinal).or_default());
-    let open = || -> Result<Device, CudaError> {
-        let guard = Guard::cuda(ordinal)?;
-        let (guard, notices) = guard.with_device_profile();
-        let guard = guard.with_miss_log(Arc::clone(&MISSES));
-        let notices = notices.iter().map(ToString::to_string).collect();
-        let profile = Layers::new().user().path(Layer::User, &guard.identity());
-        Ok(Device { kernels: Kernels::new(guard), profile, notices })
-    };
-    Ok(device.get_or_try_init(open)?.kernels.clone())
+    Recent::get(&RECENT_KERNELS, ordinal, || {
+        let device = Arc::clone(DEVICES.lock().entry(ordinal).or_default());
+        Ok(device.get_or_try_init(|| open(ordinal))?.kernels.clone())
+    })
 }
 
-/// The launch of a key, prepared or not. The table is not locked while a kernel is compiled.
-pub(crate) fn launch<O: Hash + Eq, P>(table: &Launches<O, P>, key: (usize, O)) -> Arc<Launch<P>> {
-    Arc::clone(table.lock().get_or_insert(key, Arc::default))
+fn open(ordinal: usize) -> Result<Device, CudaError> {
+    let guard = Guard::cuda(ordinal)?;
+    let (guard, notices) = guard.with_device_profile();
+    let guard = guard.with_miss_log(Arc::clone(&MISSES));
+    let notices = notices.iter().map(ToString::to_string).collect();
+    let profile = Layers::new().user().path(Layer::User, &guard.identity());
+    Ok(Device { kernels: Kernels::new(guard), profile, notices })
+}
+
+impl<O: Copy + Hash + Eq, P> Launches<O, P> {
+    const fn new(of_thread: &'static LocalKey<RecentLaunches<O, P>>) -> Self {
+        Self { all: LazyLock::new(|| Mutex::new(LruCache::new(MAX_LAUNCHES))), of_thread }
+    }
+
+    /// The launch of a key, prepared or not. The table is not locked while a kernel is compiled.
+    pub(crate) fn get(&self, key: (usize, O)) -> Arc<Launch<P>> {
+        let of_process = || Arc::clone(self.all.lock().get_or_insert(key, Arc::default));
+        let found = Recent::get(self.of_thread, key, || Ok::<_, Infallible>(of_process()));
+        found.unwrap_or_else(|never| match never {})
+    }
+}
+
+impl<K: Hash + Eq, V> Default for Recent<K, V> {
+    fn default() -> Self {
+        Self { resets: 0, entries: LruCache::new(MAX_RECENT) }
+    }
+}
+
+impl<K: Hash + Eq, V: Clone> Recent<K, V> {
+    fn get<E>(
+        of_thread: &'static LocalKey<RefCell<Self>>,
+        key: K,
+        of_process: impl FnOnce() -> Result<V, E>,
+    ) -> Result<V, E> {
+        of_thread.with_borrow_mut(|recent| {
+            let resets = RESETS.load(Ordering::Acquire);
+            if recent.resets != resets {
+                *recent = Self { resets, ..Self::default() };
+            }
+            recent.entries.try_get_or_insert(key, of_process).cloned()
+        })
+    }
+}
+
+/// Whether the next call may succeed, because the driver or the compiler failed and not the problem.
+pub(crate) fn may_pass(error: &KernelError) -> bool {
+    let is_of_code = |kind: &CudaErrorKind| {
+        matches!(kind, CudaErrorKind::Compilation { .. } | CudaErrorKind::Image(_))
+    };
+    match error {
+        KernelError::Cuda(error) => !is_of_code(error.kind()),
+        KernelError::Memory(_) | KernelError::Launch(_) => true,
+        _ => false,
+    }
 }
 
 /// Forgets devices and launches, so that the next call of each shape reads the profiles again.
 pub(crate) fn reset() {
     // Dropped after the locks are released: unloading code takes time.
     let devices = core::mem::take(&mut *DEVICES.lock());
-    let launches = core::mem::replace(&mut *LAUNCHES.lock(), LruCache::new(MAX_LAUNCHES));
-    let backward = core::mem::replace(&mut *BACKWARD.lock(), LruCache::new(MAX_LAUNCHES));
-    let norms = core::mem::replace(&mut *NORMS.lock(), LruCache::new(MAX_LAUNCHES));
+    let launches = core::mem::replace(&mut *LAUNCHES.all.lock(), LruCache::new(MAX_LAUNCHES));
+    let backward = core::mem::replace(&mut *BACKWARD.all.lock(), LruCache::new(MAX_LAUNCHES));
+    let norms = core::mem::replace(&mut *NORMS.all.lock(), LruCache::new(MAX_LAUNCHES));
+    // Each thread then forgets what it took from the tables before.
+    RESETS.fetch_add(1, Ordering::Release);
     drop((devices, launches, backward, norms));
 }
 

@@ -16,7 +16,7 @@ type Choice = (usize, Vec<u64>, String, String, String, Option<String>);
 /// Device ordinal, file of the user's profile, number of entries, and notices about them.
 type Profile = (usize, Option<PathBuf>, usize, Vec<String>);
 
-/// How the prepared launches were chosen: those of attention, the last used first, then those of its gradients.
+/// How the prepared launches were chosen: those of attention, the last looked up first, then those of its gradients.
 #[pyfunction]
 pub(crate) fn choices() -> Vec<Choice> {
     let mut all = choices_of(&LAUNCHES, "");
@@ -24,11 +24,11 @@ pub(crate) fn choices() -> Vec<Choice> {
     all
 }
 
-fn choices_of<O: Operation + Hash + Eq>(
+fn choices_of<O: Operation + Copy + Hash + Eq>(
     table: &Launches<O, TunedLaunch<O>>,
     prefix: &str,
 ) -> Vec<Choice> {
-    let launches = table.lock();
+    let launches = table.all.lock();
     let prepared = launches.iter().filter_map(|((device, operation), launch)| {
         let tuned = launch.get()?.as_ref().ok()?;
         let sizes = operation.sizes().into_iter().map(|(_, size)| size).collect();

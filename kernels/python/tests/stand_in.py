@@ -16,8 +16,15 @@ READER = "dlpack" if tuple(map(int, torch.__version__.split(".")[:2])) >= (2, 10
 DTYPES = {"f16": torch.float16, "bf16": torch.bfloat16, "f32": torch.float32}
 
 
+class Refusing:
+    gradients = False
+    """Whether no gradients are computed."""
+
+
 def compute(tensors, scale, is_causal, dtype):
     """Compute attention or its gradients like the kernels, on the memory at these addresses."""
+    if Refusing.gradients and len(tensors) > 6:
+        raise _native.UnavailableError
 
     def tensor(address, sizes, strides):
         elements = 1 + sum((size - 1) * stride for size, stride in zip(sizes, strides))
@@ -80,6 +87,7 @@ def serve_on_cpu(monkeypatch, **options):
 def leave_backward_to_pytorch(monkeypatch):
     """Make the kernels refuse all gradients."""
     monkeypatch.setattr(_operator, "_gradients", lambda *call: ([], "refused"))
+    monkeypatch.setattr(Refusing, "gradients", True)
 
 
 class Counts(NamedTuple):

@@ -39,6 +39,8 @@ torch = types.SimpleNamespace(
     Tensor=Tensor,
     nn=types.SimpleNamespace(Parameter=Tensor),
     empty_like=lambda tensor: Tensor(),
+    log=None,
+    bool=object(),
     is_grad_enabled=lambda: False,
     is_autocast_enabled=lambda device_type: False,
     autograd=types.SimpleNamespace(
@@ -116,7 +118,7 @@ addresses(query, key, value, serve())
 print(kernels.served, kernels.reader)
 """)
     assert written[0] == "None None", "`serve` needs a loaded kernel, `submit` loads it"
-    assert written[3] == "1 attributes"
+    assert written[3] == "(1, 0) attributes"
     assert len(launches) == 2
     for launch, line in zip(launches, written[1:3]):
         arguments = launch.split("args=")[1].split()[0].split(",")
@@ -212,6 +214,22 @@ except UnavailableError as error:
     print(type(error).__name__, serve())
 """
     assert run(program, GRIDGUARD_FAKE_NVRTC_CUBIN="") == (["UnavailableError None"], [])
+
+
+def test_a_missing_compiler_is_looked_for_again(run, fake, tmp_path):
+    for library in ("libcuda.so", "libcuda.so.1"):
+        (tmp_path / library).symlink_to(fake / library)
+    program = f"""
+try:
+    kernels.submit(tensors, *options)
+except UnavailableError as error:
+    print(error)
+import os
+os.symlink("{fake / 'libnvrtc.so'}", "{tmp_path / 'libnvrtc.so'}")
+print(kernels.submit(tensors, *options), serve() is not None)
+"""
+    written, launches = run(program, LD_LIBRARY_PATH=str(tmp_path))
+    assert "NVRTC" in written[0] and written[-1] == "None True" and len(launches) == 2
 
 
 @pytest.mark.skipif(Path("/dev/nvidiactl").exists(), reason="there is a driver")
