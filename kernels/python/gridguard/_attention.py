@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from gridguard import _launch, _native, _pytorch, _stats
-from gridguard._operator import attention, compute, record
+from gridguard._operator import attention, compute, is_slower, record
 from gridguard._pytorch import PLAIN, Call
 
 
@@ -60,13 +60,17 @@ def serve_uncommon(call: Call, types: tuple[type, ...] = PLAIN) -> Tensor | None
         # Sizes are not numbers while code is traced, so this check is first.
         _stats.count("transform")
         return None
-    reason = _refusal(call, types)
+    reason, needs_grad = _refusal(call, types), False
     if reason is None:
+        given = (query, key, value) if mask is None else (query, key, value, mask)
+        needs_grad = torch.is_grad_enabled() and any(one.requires_grad for one in given)
         query, key, value, mask = _autocast(query, key, value, mask)
         if query.dtype not in _launch.DTYPES or not query.dtype == key.dtype == value.dtype:
             reason = "dtype"
         elif mask is not None and mask.dtype not in (torch.bool, query.dtype):
             reason = "mask"
+        elif is_slower(query, key, value, is_causal, needs_grad):
+            reason = _stats.SLOWER
     if reason is not None:
         if not compiling:
             _stats.count(reason, call[:3])
@@ -82,9 +86,7 @@ def serve_uncommon(call: Call, types: tuple[type, ...] = PLAIN) -> Tensor | None
         out, reason = compute(query, key, value, bias, *options)
     if reason is not None:
         return None
-    if torch.is_grad_enabled() and any(one is not None and one.requires_grad for one in (query, key, value, bias)):
-        return record(query, key, value, bias, (out, *options))
-    return out
+    return record(query, key, value, bias, (out, *options)) if needs_grad else out
 
 
 def _refusal(call: Call, types: tuple[type, ...]) -> str | None:

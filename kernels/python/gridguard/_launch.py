@@ -27,6 +27,15 @@ if kernels.reader != "dlpack":
     )
 
 
+def borders(index: int, dtype: str) -> list[tuple[int, list[int]]]:
+    """Return `kernels.borders` of a device."""
+    return kernels.borders(torch.cuda.get_device_capability(index) if index >= 0 else (9, 0), dtype)
+
+
+# `torch.compiler.assume_constant_result` would import the compiler.
+borders._dynamo_marked_constant = True  # type: ignore[attr-defined]
+
+
 def submit(
     tensors: tuple[Tensor, ...],
     bias: Tensor | None,

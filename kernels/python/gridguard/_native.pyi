@@ -33,16 +33,20 @@ def explain(text: str, gpu: str | None, device: int | None) -> tuple[str, str, s
 class Attention:
     """Attention on tensors of the module `torch`.
 
-    `dlpack=False` reads tensors by their attributes.
+    `dlpack=False` reads tensors by their attributes. `compares=False` also serves the calls that take PyTorch less time.
     """
 
-    def __init__(self, torch: ModuleType, *, dlpack: bool = True) -> None: ...
+    def __init__(self, torch: ModuleType, *, dlpack: bool = True, compares: bool = True) -> None: ...
     @property
     def reader(self) -> Literal["dlpack", "attributes"]:
         """How tensors are read."""
     @property
-    def served(self) -> tuple[int, int]:
-        """The numbers of calls that `serve` and `serve_backward` computed."""
+    def counts(self) -> list[int]:
+        """The numbers of calls that `serve` and `serve_backward` computed, and of those that `Dispatched` left to
+        PyTorch because it is faster, or has dropout."""
+    def borders(self, capability: tuple[int, int], dtype: str) -> list[tuple[int, list[int]]]:
+        """For rising head dimensions, return the most queries or keys that the kernels serve on a GPU: forwards, forwards
+        causal, and the same with gradients. Nothing if they serve all that they can."""
     def serve(
         self,
         query: Tensor,
@@ -98,13 +102,12 @@ class Attention:
         [batch ..., queries, keys]."""
 
 class Dispatched:
-    """A kernel of PyTorch's operator: common calls by `kernels`, if any, and the others by a function.
-
-    Calls of a thread whose `is_unserved` is true go to the function, too.
+    """A kernel of PyTorch's operator: common calls by `kernels`, if any, those that PyTorch computes faster by `left`, and
+    all others by `others`, also those of a thread whose `is_unserved` is true.
     """
 
     kernels: Attention | None
-    def __init__(self, others: Callable[..., Tensor], thread: object, /) -> None: ...
+    def __init__(self, left: Callable[..., Tensor], others: Callable[..., Tensor], thread: object, /) -> None: ...
     def __call__(self, *arguments: object, **options: object) -> Tensor: ...
 
 BLOCK_TENSORS: list[tuple[list[str], int, int]]

@@ -37,6 +37,18 @@ def compute(
     return out, reason
 
 
+def is_slower(query: Tensor, key: Tensor, value: Tensor, is_causal: bool, needs_grad: bool = False) -> bool:
+    """Tell whether PyTorch's fused kernels, which take four axes, are faster, or were not compared."""
+    if query.dim() != -_BATCH or query.dtype not in _launch.DTYPES:
+        return False
+    borders = _launch.borders(query.get_device(), _launch.DTYPES[query.dtype])
+    width, rows = max(query.shape[-1], value.shape[-1]), max(query.shape[-2], key.shape[-2])
+    for widest, most in borders:
+        if width <= widest:
+            return bool(rows > most[2 * needs_grad + is_causal] or width * query.element_size() % 16 != 0)
+    return bool(borders)
+
+
 def _most_copied(query: Tensor) -> int:
     """Return the longest sequences that are copied. PyTorch has fused kernels for four axes only."""
     return MAX_COPIED if query.dim() <= 4 else _native.MAX_LENGTH
@@ -111,10 +123,14 @@ def _attention(
     query: Tensor, key: Tensor, value: Tensor, bias: Tensor | None, is_causal: bool, scale: float, enable_gqa: bool
 ) -> Tensor:
     """Compute attention by the kernels, or by PyTorch if they do not serve it."""
-    out, reason = compute(query, key, value, bias, is_causal, scale, enable_gqa)
-    if reason is not None:
-        out.copy_(_pytorch.run((query, key, value, bias, 0.0, is_causal, scale, enable_gqa)))
-    return out
+    call = (query, key, value, bias, 0.0, is_causal, scale, enable_gqa)
+    if is_slower(query, key, value, is_causal):
+        _stats.count(_stats.SLOWER)
+    else:
+        out, reason = compute(query, key, value, bias, is_causal, scale, enable_gqa)
+        if reason is None:
+            return out
+    return _with_strides(_pytorch.run(call), _fake_attention(query, key, value), query)
 
 
 @torch.library.register_fake("gridguard::attention", lib=_library)

@@ -57,7 +57,7 @@ def run(call: Call) -> Tensor:
             # PyTorch 2.11 returns no tensor for zero items where it chooses cuDNN.
             given = keywords(scale, enable_gqa)
             out, _ = torch._scaled_dot_product_attention_math(query, key, value, mask, dropout_p, is_causal, **given)
-        return _with_aligned_gradient(out)
+        return with_aligned_gradient(out)
     if enable_gqa and query.shape[_HEADS] > MAX_SLICE:
         # Slices would have to end between groups.
         key, value = (one.repeat_interleave(query.shape[_HEADS] // one.shape[_HEADS], _HEADS) for one in (key, value))
@@ -134,7 +134,7 @@ def slices(tensor: Tensor | None, axis: int, size: int) -> list[Tensor | None]:
 def _run_slices(axis: int, tensors: list[Tensor | None], options: dict[str, Any]) -> Tensor:
     """Run PyTorch's function in slices of this axis and of the batch axes after it."""
     if axis > _HEADS:
-        return _with_aligned_gradient(unserved(*tensors, **options))
+        return with_aligned_gradient(unserved(*tensors, **options))
     query = tensors[0]
     assert query is not None
     size = query.shape[axis]
@@ -190,7 +190,7 @@ def aligned(*tensors: Tensor | None) -> list[Tensor | None]:
     return found
 
 
-def _with_aligned_gradient(out: Tensor) -> Tensor:
+def with_aligned_gradient(out: Tensor) -> Tensor:
     """Make the backward pass copy the gradient of `out` where PyTorch's kernels cannot read it."""
     if not is_compiling() and out.grad_fn is not None:
         out.grad_fn.register_prehook(lambda gradients: tuple(aligned(*gradients)))

@@ -14,10 +14,13 @@ from torch import Tensor
 from gridguard import _launch, _native
 
 SERVED, BACKWARD, COPIED, ALIGNED = "served", "backward", "copied", "aligned"
+SLOWER = "slower"
+"""PyTorch's kernels take less time, or were not compared."""
 _MESSAGES = {
     COPIED: "tensors are copied for their strides",
     ALIGNED: "tensors are copied for PyTorch, whose kernels need multiples of 16 bytes",
 }
+_BORDERS = "measured on an H200; on other GPUs our kernels serve less"
 _log = logging.getLogger("gridguard")
 
 
@@ -66,7 +69,12 @@ def stats() -> Stats:
     """Return the number of calls on each path, and why PyTorch served them."""
     with _lock:
         counts, nearest = dict(_counts), dict(_nearest)
-    served, backward = (counts.pop(path, 0) + own for path, own in zip((SERVED, BACKWARD), _launch.kernels.served))
+    for path, native in zip((SERVED, BACKWARD, SLOWER, "dropout"), _launch.kernels.counts):
+        if native:
+            counts[path] = counts.get(path, 0) + native
+    if SLOWER in counts:
+        nearest[SLOWER] = _BORDERS
+    served, backward = (counts.pop(path, 0) for path in (SERVED, BACKWARD))
     copied, aligned = (counts.pop(path, 0) for path in (COPIED, ALIGNED))
     return Stats(served, backward, copied, counts, aligned, _launch.kernels.reader, nearest)
 

@@ -9,6 +9,7 @@ use core::ptr;
 use core::sync::atomic::{AtomicU64, Ordering};
 use std::sync::Arc;
 
+use gridguard::ComputeCapability;
 use gridguard::cuda::LaunchErrorKind;
 use gridguard_kernels::temporal_attention::{
     AttentionBackward, Folded, MAX_FRAMES, MAX_HEAD_DIM, MAX_LONG_FRAMES, NotFolded,
@@ -20,6 +21,7 @@ use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use pyo3::types::{PyBool, PyDict, PyFloat, PyInt, PyType};
 
+use crate::border::{Border, MEASURED, borders, is_beyond};
 use crate::error::{UnavailableError, failed, unavailable};
 use crate::launches::{self, BACKWARD, LAUNCHES, Launch, Launches};
 use crate::state::State;
@@ -42,9 +44,34 @@ pub(crate) struct Attention {
     state: State,
     #[cfg(feature = "stand-in")]
     stand_in: std::sync::OnceLock<Py<PyAny>>,
-    served: AtomicU64,
-    backward: AtomicU64,
+    /// The numbers of calls by `Path`.
+    counts: [AtomicU64; 4],
+    /// Whether calls are left to PyTorch beyond a border.
+    compares: bool,
 }
+
+/// Who computes a call, or its gradients.
+#[derive(Clone, Copy)]
+pub(crate) enum Path {
+    Kernels,
+    Backward,
+    /// PyTorch is faster.
+    Slower,
+    /// PyTorch has dropout.
+    Dropout,
+}
+
+/// What becomes of a call of PyTorch's function.
+pub(crate) enum Served<'py> {
+    By(Bound<'py, PyAny>),
+    /// PyTorch's operator takes these tensors as they are.
+    LeftToPyTorch(Path),
+    /// Not a common call.
+    No,
+}
+
+/// The most items and heads that PyTorch's kernels take: they are on the y and z axes of a grid.
+const MAX_SLICE: u64 = 65_535;
 
 /// `apply` of the node that differentiates a call of `serve`.
 static RECORD: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
@@ -70,6 +97,7 @@ pub(crate) struct Options<S = f64> {
     scale: S,
     causal: bool,
     grouped: bool,
+    dropout: bool,
 }
 
 impl Options<Option<f64>> {
@@ -80,15 +108,13 @@ impl Options<Option<f64>> {
         scale: Option<&Bound<'_, PyAny>>,
         enable_gqa: Option<&Bound<'_, PyAny>>,
     ) -> Option<Self> {
-        if dropout_p.map_or(Some(0.0), number)? != 0.0 {
-            return None;
-        }
+        let dropout = dropout_p.map_or(Some(0.0), number)? != 0.0;
         let [causal, grouped] = [is_causal, enable_gqa].map(|it| it.map_or(Some(false), boolean));
         let scale = match scale.filter(|scale| !scale.is_none()) {
             Some(scale) => Some(number(scale).filter(|scale| *scale > 0.0 && scale.is_finite())?),
             None => None,
         };
-        Some(Self { scale, causal: causal?, grouped: grouped? })
+        Some(Self { scale, causal: causal?, grouped: grouped?, dropout })
     }
 }
 
@@ -102,10 +128,11 @@ pub(crate) struct Target {
 
 #[pymethods]
 impl Attention {
-    /// `dlpack=False` reads tensors by their attributes even if PyTorch has the C functions.
+    /// `dlpack=False` reads tensors by their attributes even if PyTorch has the C functions. `compares=False` also serves
+    /// the calls that take PyTorch less time.
     #[new]
-    #[pyo3(signature = (torch, *, dlpack=true))]
-    fn new(torch: &Bound<'_, PyAny>, dlpack: bool) -> PyResult<Self> {
+    #[pyo3(signature = (torch, *, dlpack=true, compares=true))]
+    fn new(torch: &Bound<'_, PyAny>, dlpack: bool, compares: bool) -> PyResult<Self> {
         let parameter = torch.getattr("nn")?.getattr("Parameter")?;
         let plain =
             |object: Bound<'_, PyAny>| Ok::<_, PyErr>(object.cast_into::<PyType>()?.unbind());
@@ -119,8 +146,8 @@ impl Attention {
             state: State::new(torch)?,
             #[cfg(feature = "stand-in")]
             stand_in: std::sync::OnceLock::new(),
-            served: AtomicU64::new(0),
-            backward: AtomicU64::new(0),
+            counts: Default::default(),
+            compares,
         })
     }
 
@@ -133,8 +160,17 @@ impl Attention {
     }
 
     #[getter]
-    fn served(&self) -> (u64, u64) {
-        (self.served.load(Ordering::Relaxed), self.backward.load(Ordering::Relaxed))
+    fn counts(&self) -> [u64; 4] {
+        self.counts.each_ref().map(|count| count.load(Ordering::Relaxed))
+    }
+
+    /// For rising head dimensions, the most queries or keys that the kernels serve on a GPU of this capability: forwards,
+    /// forwards causal, and the same with gradients. Nothing if they serve all that they can.
+    fn borders(&self, capability: (u32, u32), dtype: &str) -> Vec<Border> {
+        let element = ElementType::ALL.into_iter().find(|element| element.name() == dtype);
+        let capability = ComputeCapability::new(capability.0, capability.1);
+        let of = |element| borders(capability, element).to_vec();
+        element.filter(|_| self.compares).map_or_else(Vec::new, of)
     }
 
     /// Whether this thread records or transforms functions or operators, and would not see a launch.
@@ -176,7 +212,10 @@ impl Attention {
         if self.state.is_autocast_enabled(query.py(), device_type)? {
             return Ok(None);
         }
-        self.serve_common([query, key, value], mask, options)
+        match self.serve_common([query, key, value], mask, options)? {
+            Served::By(out) => Ok(Some(out)),
+            Served::LeftToPyTorch(_) | Served::No => Ok(None),
+        }
     }
 
     /// The gradients of query, key and value of a call that `serve` recorded with these tensors (query, key, value and
@@ -207,12 +246,12 @@ impl Attention {
         }
         let empty_like = |tensor: &Bound<'py, PyAny>| self.empty_like.bind(py).call1((tensor,));
         let [dq, dk, dv] = [empty_like(query)?, empty_like(key)?, empty_like(value)?];
-        let options = Options { scale, causal: is_causal, grouped: false };
+        let options = Options { scale, causal: is_causal, grouped: false, dropout: false };
         let tensors = [query, key, value, grad, &dq, &dk, &dv];
         if !self.is_launched(tensors, bias, options, submit_backward)? {
             return Ok(None);
         }
-        self.backward.fetch_add(1, Ordering::Relaxed);
+        self.count(Path::Backward);
         let mut wanted = needed.into_iter();
         Ok(Some([dq, dk, dv].map(|it| wanted.next().unwrap_or_default().then_some(it))))
     }
@@ -228,7 +267,7 @@ impl Attention {
         scale: f64,
         enable_gqa: bool,
     ) -> PyResult<Option<Reason>> {
-        let options = Options { scale, causal: is_causal, grouped: enable_gqa };
+        let options = Options { scale, causal: is_causal, grouped: enable_gqa, dropout: false };
         self.run(tensors.each_ref(), [bias, None], options, true, submit)
     }
 
@@ -243,48 +282,71 @@ impl Attention {
         is_causal: bool,
         scale: f64,
     ) -> PyResult<Option<Reason>> {
-        let options = Options { scale, causal: is_causal, grouped: false };
+        let options = Options { scale, causal: is_causal, grouped: false, dropout: false };
         self.run(tensors.each_ref(), [bias, bias_gradient], options, true, submit_backward)
     }
 }
 
 impl Attention {
+    pub(crate) fn count(&self, path: Path) {
+        let [kernels, backward, slower, dropout] = &self.counts;
+        let count = match path {
+            Path::Kernels => kernels,
+            Path::Backward => backward,
+            Path::Slower => slower,
+            Path::Dropout => dropout,
+        };
+        count.fetch_add(1, Ordering::Relaxed);
+    }
+
     /// As `serve`, for tensors that autocast does not change.
     pub(crate) fn serve_common<'py>(
         &self,
         tensors: [&Bound<'py, PyAny>; 3],
         mask: Option<&Bound<'py, PyAny>>,
         options: Options<Option<f64>>,
-    ) -> PyResult<Option<Bound<'py, PyAny>>> {
+    ) -> PyResult<Served<'py>> {
         let ([query, key, value], py) = (tensors, tensors[0].py());
         let mask = mask.filter(|mask| !mask.is_none());
         let given = || tensors.into_iter().chain(mask);
         // A function mode would see reads of the tensors' attributes.
         if !given().all(|tensor| self.is_plain(tensor)) || self.is_recorded(py)? {
-            return Ok(None);
+            return Ok(Served::No);
+        }
+        let differentiated = self.needs_gradients(given())?;
+        let left = if options.dropout {
+            Some(Path::Dropout)
+        } else {
+            let is_slower = self.is_slower(tensors, options.causal, differentiated);
+            is_slower.then_some(Path::Slower)
+        };
+        if let Some(left) = left {
+            let is_ready = given().all(|tensor| self.is_read_by_pytorch(tensor, key));
+            return Ok(if is_ready { Served::LeftToPyTorch(left) } else { Served::No });
         }
         let Some(scale) = self.scale_of_common_call(query, key, options.scale)? else {
-            return Ok(None);
+            return Ok(Served::No);
         };
         let bias = match mask {
             None => None,
             Some(mask) => match self.bias(mask, query, key)? {
                 Some(bias) if !options.causal => Some(bias),
-                _ => return Ok(None),
+                _ => return Ok(Served::No),
             },
         };
         let out = self.empty_like.bind(py).call1((query,))?;
-        let options = Options { scale, causal: options.causal, grouped: options.grouped };
+        let options =
+            Options { scale, causal: options.causal, grouped: options.grouped, dropout: false };
         if !self.is_launched([query, key, value, &out], bias.as_ref(), options, submit)? {
-            return Ok(None);
+            return Ok(Served::No);
         }
-        self.served.fetch_add(1, Ordering::Relaxed);
-        if !self.needs_gradients(given())? {
-            return Ok(Some(out));
+        self.count(Path::Kernels);
+        if !differentiated {
+            return Ok(Served::By(out));
         }
         let record = RECORD.import(py, "gridguard._operator", "record")?;
         let call = (out, options.causal, scale, options.grouped);
-        record.call1((query, key, value, bias, call)).map(Some)
+        record.call1((query, key, value, bias, call)).map(Served::By)
     }
 
     /// Launches a common call. `false`: the kernels do not serve it, or are not loaded.
@@ -395,7 +457,7 @@ impl Attention {
         &self,
         tensors: [&Bound<'_, PyAny>; N],
         of_bias: [Option<&Bound<'_, PyAny>>; 2],
-        Options { scale, causal, grouped }: Options,
+        Options { scale, causal, grouped, .. }: Options,
     ) -> Result<Call<N>, Reason> {
         let of_bias = of_bias.map(|given| given.map(|tensor| self.reader.view(tensor).ok()));
         let tensors = tensors.map(|tensor| self.reader.view(tensor).ok());
@@ -459,6 +521,53 @@ impl Attention {
 
     fn is_plain(&self, tensor: &Bound<'_, PyAny>) -> bool {
         self.plain.iter().any(|plain| tensor.get_type().is(plain))
+    }
+
+    /// Whether PyTorch's kernels are faster, which take four axes.
+    fn is_slower(
+        &self,
+        tensors: [&Bound<'_, PyAny>; 3],
+        causal: bool,
+        differentiated: bool,
+    ) -> bool {
+        let views = tensors.map(|tensor| self.reader.view(tensor));
+        let [Ok(q), Ok(k), Ok(v)] = views else { return false };
+        let (&[_, _, queries, width], &[_, _, keys, _], &[_, _, _, of_values], Some(element)) =
+            (&*q.dims, &*k.dims, &*v.dims, q.element)
+        else {
+            return false;
+        };
+        if !self.compares || q.device.kind != self.kind() {
+            return false;
+        }
+        let capability = if self.stand_in().is_some() {
+            MEASURED
+        } else {
+            let device = usize::try_from(q.device.ordinal).unwrap_or_default();
+            let Ok(kernels) = launches::kernels(device) else { return false };
+            kernels.guard().limits().compute_capability
+        };
+        let sizes = (queries.max(keys), width.max(of_values));
+        is_beyond(borders(capability, element), element, sizes, causal, differentiated)
+    }
+
+    /// Whether PyTorch's kernels read a tensor of a call in place, and no axis of the batch overflows their grids.
+    fn is_read_by_pytorch(&self, tensor: &Bound<'_, PyAny>, key: &Bound<'_, PyAny>) -> bool {
+        let (Ok(view), Ok(of_key)) = (self.reader.view(tensor), self.reader.view(key)) else {
+            return false;
+        };
+        // A boolean mask is converted first.
+        let (bytes, most) = (view.element.map_or(16, ElementType::bytes), MAX_SLICE);
+        let axes = || view.dims.iter().zip(view.strided().strides).rev();
+        let mut rows = axes().skip(1);
+        let is_common = axes().take(1).all(|(size, stride)| *size > 1 && *stride == 1);
+        is_common
+            && view.dims.len() >= 2
+            && view.device == of_key.device
+            && view.address.is_multiple_of(if view.element.is_some() { 16 } else { 1 })
+            && view.dims.iter().all(|size| *size >= 1)
+            && view.dims.iter().rev().skip(2).all(|size| *size <= most)
+            && rows.all(|(size, stride)| *size == 1 || (stride * bytes).is_multiple_of(16))
     }
 
     fn needs_gradients<'a, 'py: 'a>(

@@ -5,6 +5,7 @@
 mod attention;
 #[allow(unsafe_code, reason = "memory and streams of PyTorch")]
 mod block;
+mod border;
 mod dispatch;
 mod documents;
 mod error;

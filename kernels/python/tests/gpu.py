@@ -13,7 +13,7 @@ import gpu_calls
 import gpu_chunked
 import gpu_tune
 import torch
-from calls import MODES, NOT_ALIGNED, PYTORCH, SERVED_DERIVATIVE
+from calls import MODES, NOT_ALIGNED, PYTORCH, SERVED_DERIVATIVE, shifted
 from gpu_support import close, device_us, host_us, in_threads, parser_of, qkv, run_checks, show
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
@@ -38,6 +38,7 @@ def main() -> int:
     checks = (
         timing,
         host_times,
+        borders,
         random_calls,
         large_batches,
         layers,
@@ -251,7 +252,7 @@ def readers(options: argparse.Namespace) -> None:
                 outs = [attention(*tensors) for _ in range(3)]
             torch.cuda.synchronize()
             # The kernel may not be loaded before the first call.
-            assert _launch.kernels.served[0] >= 2, "common calls take the short way"
+            assert _launch.kernels.counts[0] >= 2, "common calls take the short way"
             for out in outs:
                 close(out, exact, f"reader {_launch.kernels.reader}", 2e-2)
     finally:
@@ -293,6 +294,7 @@ def host_times(options: argparse.Namespace) -> None:
         "grouped heads": {"enable_gqa": True},
     }
     rows: list[dict[str, Any]] = []
+    kernels, _launch.kernels = _launch.kernels, _native.Attention(torch)
     for name, given in calls.items():
         inputs = grouped if "enable_gqa" in given else leaves
 
@@ -313,7 +315,27 @@ def host_times(options: argparse.Namespace) -> None:
             after = ours.stats()
             assert after.pytorch == before.pytorch and after.served > before.served, f"{what}: {after}"
     figures["host microseconds"] = {**rows[0], "cases": rows}
-    assert min(_launch.kernels.served) > 0, "common calls take the short way"
+    assert min(_launch.kernels.counts[:2]) > 0, "common calls take the short way"
+    _launch.kernels = kernels
+
+
+def borders(options: argparse.Namespace) -> None:
+    """Leave calls to PyTorch that it computes faster, eager and compiled, also an oversized batch and odd gradients."""
+    kernels, _launch.kernels = _launch.kernels, _native.Attention(torch)
+    for function in (PYTORCH, torch.compile(lambda *tensors: PYTORCH(*tensors))):
+        for sizes in ((16, 2, 512, 128), (66_000, 1, 8, 264)):
+            tensors = [tensor.requires_grad_() for tensor in qkv(*sizes)]
+            grad = shifted(torch.randn_like(tensors[0]))
+            with ours.installed():
+                out = function(*tensors)
+                found = (out, *torch.autograd.grad(out, tensors, grad))
+            for part in (slice(8), slice(sizes[0] - 8, None)):
+                exact = [tensor.detach()[part].double().requires_grad_() for tensor in tensors]
+                true = PYTORCH(*exact)
+                for one, other in zip(found, (true, *torch.autograd.grad(true, exact, grad[part].double()))):
+                    close(one.detach()[part], other.detach(), f"left to PyTorch: {sizes}")
+    assert _launch.kernels.counts[:2] == [0, 0] and ours.stats().pytorch["slower"] >= 2
+    _launch.kernels = kernels
 
 
 def native_us(path: Path) -> dict[str, float]:

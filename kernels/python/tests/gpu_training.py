@@ -13,8 +13,10 @@ from gpu_support import TYPES, close, device_us, limited_memory, parser_of, qkv,
 from torch import Tensor
 
 import gridguard.torch as ours
-from gridguard import _native
+from gridguard import _launch, _native
 
+# All kernels are checked, also those that take longer than PyTorch's.
+_launch.kernels = _native.Attention(torch, compares=False)
 attention = ours.scaled_dot_product_attention
 HALF = (torch.float16, torch.bfloat16)
 

@@ -26,7 +26,7 @@ def reads_16_bytes(tensor):
 @pytest.fixture
 def received(on_cpu, monkeypatch):
     """Record the tensors that PyTorch's function and its backward pass receive."""
-    given, gradients, align = [], [], _pytorch._with_aligned_gradient
+    given, gradients, align = [], [], _pytorch.with_aligned_gradient
 
     def recorded(*arguments, **options):
         given.extend(one for one in arguments if one is not None)
@@ -40,7 +40,7 @@ def received(on_cpu, monkeypatch):
         return out
 
     monkeypatch.setattr(_pytorch, "unserved", recorded)
-    monkeypatch.setattr(_pytorch, "_with_aligned_gradient", recorded_gradient)
+    monkeypatch.setattr(_pytorch, "with_aligned_gradient", recorded_gradient)
     return given, gradients
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import collections
 import contextlib
 import ctypes
+import itertools
 import math
 import re
 import subprocess
@@ -14,7 +15,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from calls import BOTH_RAISE, COMPARED, IS_OLD, PYTORCH, SERVED_DERIVATIVE, compare, random_call, reference
+from calls import BOTH_RAISE, COMPARED, IS_OLD, PYTORCH, SERVED_DERIVATIVE, compare, random_call, reference, shifted
 from stand_in import READER, Counts, leave_backward_to_pytorch, qkv, serve_on_cpu, served_by
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
@@ -48,7 +49,7 @@ def test_random_calls_compute_the_same_as_pytorch(monkeypatch, dlpack):
     assert kinds.keys() == {COMPARED, BOTH_RAISE, SERVED_DERIVATIVE} and kinds[COMPARED] > 100, kinds
     counts = counts()
     assert counts.served > 30
-    assert _launch.kernels.served[0] > 12, "calls without mask, gradients and autocast take the fast path"
+    assert _launch.kernels.counts[0] > 12, "calls without mask, gradients and autocast take the fast path"
     reasons = {"strides", "shape", "scale", "length", "dtype", "dropout"}
     assert reasons <= counts.pytorch.keys()
 
@@ -211,7 +212,7 @@ def test_common_calls_take_the_native_path(on_cpu, mask):
     torch.testing.assert_close(
         torch.autograd.grad(out, wanted, expected.detach()), torch.autograd.grad(expected, wanted, expected.detach())
     )
-    assert _launch.kernels.served == (1, len(wanted) == 3)
+    assert _launch.kernels.counts[:2] == [1, len(wanted) == 3]
     assert on_cpu() == Counts(1, {}, backward=1)
     if mask is not None and not mask.is_floating_point():
         # A memory without versions, as kernels that PyTorch does not know write it.
@@ -225,13 +226,50 @@ def test_uncommon_calls_do_not_take_the_native_path(on_cpu):
     tensors = qkv(2, 5, 16, 64)
     for options in ({}, {"is_causal": True}, {"scale": 0.3}, {"scale": 1, "dropout_p": 0}):
         torch.testing.assert_close(attention(*tensors, **options), PYTORCH(*tensors, **options))
-    assert _launch.kernels.served == (4, 0)
+    assert _launch.kernels.counts[:2] == [4, 0]
     attention(*tensors, torch.zeros(16, 1))
     attention(*tensors, scale=type("Number", (float,), {})(1.0))
     with torch.autocast("cpu", torch.bfloat16):
         assert attention(*tensors).dtype is torch.bfloat16
-    assert _launch.kernels.served == (4, 0)
+    assert _launch.kernels.counts[:2] == [4, 0]
     assert on_cpu() == Counts(7, {})
+
+
+@pytest.mark.parametrize(
+    ("rows", "width", "dtype", "options", "served"),
+    [
+        (256, 64, torch.float16, {}, (True, True)),
+        (257, 64, torch.float16, {}, (False, False)),
+        (192, 128, torch.bfloat16, {}, (True, False)),
+        (128, 128, torch.bfloat16, {"is_causal": True}, (False, False)),
+        (160, 64, torch.float32, {"is_causal": True}, (True, False)),
+        (16, 60, torch.float16, {}, (False, False)),
+        (8, 264, torch.float32, {}, (False, False)),
+    ],
+)
+def test_calls_that_pytorch_computes_faster_are_left_to_it(monkeypatch, rows, width, dtype, options, served):
+    torch.compiler.reset()
+    counts = serve_on_cpu(monkeypatch, compares=True)
+    functions = [attention, torch.nn.functional.scaled_dot_product_attention]
+    functions += [torch.compile(lambda *one, of=function, **given: of(*one, **given), backend="aot_eager") for function in functions]
+    for function, differentiated in itertools.product(functions, (False, True)):
+        tensors = qkv(2, 3, rows, width, dtype=dtype, requires_grad=differentiated)
+        if differentiated:
+            tensors[1] = shifted(tensors[1].detach()).requires_grad_()
+        expected, before = PYTORCH(*tensors, **options), counts()
+        with ours.installed():
+            found = function(*tensors, **options)
+        tolerance = {"rtol": 2e-2, "atol": 2e-2}
+        torch.testing.assert_close(found, expected, **tolerance)
+        assert counts().served == before.served + served[differentiated]
+        if differentiated:
+            grad = shifted(torch.randn_like(found))
+            pairs = zip(*(torch.autograd.grad(one, tensors, grad) for one in (found, expected)))
+            for one, other in pairs:
+                torch.testing.assert_close(one, other, **tolerance)
+            assert counts().backward == before.backward + served[1]
+    left = 2 * served.count(False)
+    assert counts().pytorch == ({"slower": left} if left else {})
 
 
 @pytest.mark.parametrize(
