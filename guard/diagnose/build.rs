@@ -50,8 +50,8 @@ fn main() {
 #[derive(Default)]
 struct Tables {
     rows: Vec<Row>,
-    /// The prefix of a family, and its patterns with a number.
-    numbers: Vec<(String, Vec<String>)>,
+    /// The prefix of a family, its patterns with a number, and its former numbers.
+    numbers: Vec<(String, Vec<String>, Vec<(i64, i64)>)>,
 }
 
 fn read(folder: &Path, errors: &mut Vec<String>) -> Result<Tables, String> {
@@ -76,7 +76,7 @@ fn read(folder: &Path, errors: &mut Vec<String>) -> Result<Tables, String> {
                 Entry::Row(row) => vec![row],
                 Entry::Codes(codes) => {
                     let rows = codes.rows().collect();
-                    tables.numbers.push((codes.prefix, codes.numbers));
+                    tables.numbers.push((codes.prefix, codes.numbers, codes.former));
                     rows
                 }
             };
@@ -221,16 +221,18 @@ impl Tables {
             writeln!(
                 rows,
                 "Row {{ id: {:?}, platform: Platform::{}, owner: {:?}, title: {:?}, confidence: Confidence::{}, \
-                 near: &{}, without: &{:?}, here: &{:?}, when: &{:?}, cause: {:?}, remedy: {:?}, command: {:?}, \
+                 near: &{}, within: {}, without: &{:?}, here: &{:?}, when: &{:?}, cause: {:?}, remedy: {:?}, command: {:?}, \
                  fault: Fault::{fault}, memory: {memory}, facts: &{:?}, explains: &{:?}, may: &{:?}, \
-                 is_sticky: {}, is_late: {}, source: {:?} }},",
+                 is_launch: {}, is_sticky: {}, is_late: {}, source: {:?} }},",
                 row.id, row.platform.0, row.owner, row.title, row.evidence.0,
-                slices(&near), without.concat(), here, row.when, row.cause, row.remedy, row.command,
-                facts, places(&row.explains), places(&row.may), row.sticky, row.late, row.source,
+                slices(&near),
+                if row.within == 0 { u64::MAX } else { row.within }, without.concat(), here, row.when, row.cause, row.remedy, row.command,
+                facts, places(&row.explains), places(&row.may), row.launch,
+                row.sticky, row.late, row.source,
             )
             .map_err(|error| error.to_string())?;
         }
-        for (family, (_, numbers)) in self.numbers.iter().enumerate() {
+        for (family, (_, numbers, _)) in self.numbers.iter().enumerate() {
             for text in numbers {
                 for text in alternatives(text)? {
                     let pattern =
@@ -246,8 +248,10 @@ impl Tables {
         }
         let mut text =
             format!("pub(crate) static ROWS: [Row; {}] = [\n{rows}];\n", self.rows.len());
-        let prefixes: Vec<&str> = self.numbers.iter().map(|(prefix, _)| prefix.as_str()).collect();
-        writeln!(text, "pub(crate) static FAMILIES: &[&str] = &{prefixes:?};")
+        let families: Vec<_> =
+            self.numbers.iter().map(|(prefix, _, former)| (prefix, former)).collect();
+        let families = format!("{families:?}").replace(", [", ", &[");
+        writeln!(text, "pub(crate) static FAMILIES: &[(&str, &[(i64, i64)])] = &{families};")
             .map_err(|error| error.to_string())?;
         write_patterns(&mut text, &patterns)?;
         Ok(text)

@@ -60,6 +60,9 @@ pub(crate) struct Row {
     pub(crate) here: Vec<String>,
     #[serde(default)]
     pub(crate) near: Vec<String>,
+    /// Lines between the row's line and each of `near`.
+    #[serde(default)]
+    pub(crate) within: u64,
     #[serde(default)]
     pub(crate) without: Vec<String>,
     #[serde(default)]
@@ -80,6 +83,9 @@ pub(crate) struct Row {
     pub(crate) explains: Vec<String>,
     #[serde(default)]
     pub(crate) may: Vec<String>,
+    /// The launch was refused: its sizes are checked.
+    #[serde(default)]
+    pub(crate) launch: bool,
     /// The context is lost.
     #[serde(default)]
     pub(crate) sticky: bool,
@@ -112,6 +118,9 @@ pub(crate) struct Codes {
     /// Patterns with `{code:int}`, which choose the row `prefix-code`, also where that is written as a `Row`.
     #[serde(default)]
     pub(crate) numbers: Vec<String>,
+    /// Numbers that older versions used, each with today's. A number that has a row is not read as former.
+    #[serde(default)]
+    pub(crate) former: Vec<(i64, i64)>,
     /// Names of one to three plain words count only beside one of these patterns.
     #[serde(default)]
     pub(crate) here: Vec<String>,

@@ -6,8 +6,8 @@ use std::path::Path;
 
 use clap::Args;
 use gridguard::{DeviceLimits, cuda};
-use gridguard_diagnose::{CudaVersion, Evidence, FailureId, LogScanner, similar_failures};
-use gridguard_report::{ExplainedLog, device_evidence};
+use gridguard_diagnose::{CudaVersion, Known, LogScanner, similar_failures};
+use gridguard_report::{device_facts, explain_log};
 
 use crate::error::{CommandError, Exit};
 use crate::files::open;
@@ -21,6 +21,9 @@ pub(crate) struct Explain {
     /// has this name, it is read
     #[arg(value_name = "TEXT", allow_negative_numbers = true)]
     text: Vec<String>,
+    /// Print all failures in full, not the deciding one alone
+    #[arg(long)]
+    all: bool,
     #[command(flatten)]
     device: DeviceChoice,
     #[command(flatten)]
@@ -30,7 +33,7 @@ pub(crate) struct Explain {
 const NOTHING_GIVEN: &str =
     "nothing to explain: give a message, a name or a number, or pipe a log in";
 const NOTHING_RECOGNIZED: &str = "\
-no CUDA failure recognized; give one of these:
+no failure recognized; give one of these:
   700                                              an error code
   CUDA_ERROR_INVALID_VALUE, cudaErrorInvalidValue  a name, also of libraries, such as CUBLAS_STATUS_ALLOC_FAILED
   CUDA error: invalid configuration argument       a message
@@ -53,20 +56,27 @@ impl Explain {
         };
         let device = self.device.limits()?;
         let machine = self.machine(device.as_deref());
-        let report = ExplainedLog::new(&log, &machine, device.as_deref())?;
-        self.output.print(&report, &report)?;
-        Ok(if report.findings.is_empty() { Exit::No } else { Exit::Yes })
+        let diagnosis = explain_log(&log, &machine, device.as_deref())?;
+        match self.all {
+            true => self.output.print(&diagnosis, &diagnosis.all())?,
+            false => self.output.print(&diagnosis, &diagnosis)?,
+        }
+        Ok(if diagnosis.failures.is_empty() { Exit::No } else { Exit::Yes })
     }
 
     /// The facts about the chosen device, with its driver if it is of this machine.
-    fn machine(&self, device: Option<&DeviceLimits>) -> Evidence {
-        let evidence = device.map(device_evidence).unwrap_or_default();
+    fn machine(&self, device: Option<&DeviceLimits>) -> Known {
+        let mut known = device.map(device_facts).unwrap_or_default();
         if self.device.device.is_none() {
-            return evidence;
+            return known;
         }
-        let driver_cuda = cuda::driver_version().ok().map(CudaVersion);
-        let visible_devices = cuda::device_count().ok();
-        Evidence { driver_cuda, visible_devices, ..evidence }
+        if let Ok(version) = cuda::driver_version() {
+            known = known.version("driver_cuda", CudaVersion(version));
+        }
+        match cuda::device_count().ok().and_then(|count| u64::try_from(count).ok()) {
+            Some(count) => known.number("devices", count),
+            None => known,
+        }
     }
 }
 
@@ -76,7 +86,7 @@ fn scan_file(file: &Path) -> Result<LogScanner, CommandError> {
     log.read(BufReader::new(open(file)?)).map_err(CommandError::io(&name))?;
     if log.count() == 0 {
         let lines = count(log.lines(), "line", "lines");
-        note(format_args!("no CUDA failure recognized in {lines} of {name}"));
+        note(format_args!("no failure recognized in {lines} of {name}"));
     }
     Ok(log)
 }
@@ -92,7 +102,7 @@ fn scan(text: &str) -> Result<LogScanner, CommandError> {
     };
     match assumed {
         Some(one) => note(format_args!("assuming that {text:?} means {one}")),
-        None if log.findings().is_empty() => {
+        None if log.count() == 0 => {
             let similar = similar_failures(text);
             // Otherwise a misspelt path would be a log without a failure.
             if similar.is_empty() && is_path(text) {
@@ -111,7 +121,7 @@ fn is_path(text: &str) -> bool {
 }
 
 /// The note if no failure was recognized.
-fn unrecognized(text: &str, similar: &[FailureId]) -> String {
+fn unrecognized(text: &str, similar: &[&str]) -> String {
     if ["0", "CUDA_SUCCESS", "cudaSuccess"].contains(&text) {
         return format!("{text} is success: nothing failed");
     }

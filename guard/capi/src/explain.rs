@@ -1,8 +1,8 @@
 //! Explains failures: their meaning, their usual causes, and their remedies.
 
 use gridguard::explain;
-use gridguard_diagnose::{Diagnosis, Evidence, FailureId, diagnose};
-use gridguard_report::{Diagnose, device_evidence, launch_config, violated_rules};
+use gridguard_diagnose::{Diagnosis, Known};
+use gridguard_report::{Diagnose, device_facts, of_code, violated_rules};
 
 use crate::config::{gg_batch, gg_config};
 use crate::error::{create, gg_error};
@@ -34,19 +34,18 @@ pub unsafe extern "C" fn gg_explain(
             (memory::read_optional(config, "config")?, memory::read_optional(batch, "batch")?)
         };
         if limits.is_null() && config.is_none() {
-            return Ok(text_of(&diagnose(&FailureId::from_code(code), &Evidence::default())));
+            return Ok(text_of(&of_code(code, &Known::default())));
         }
         // SAFETY: the caller does not free the handle meanwhile.
         let limits = &unsafe { handles::get(limits, "limits") }?.limits;
-        let mut evidence = device_evidence(limits.device());
+        let mut known = device_facts(limits.device());
         if let Some(config) = config {
             let request = config.request()?;
             let batch = batch.map(|batch| batch.declared()).transpose()?;
             let violations = explain(&request, batch.as_ref(), limits);
-            evidence.launch = Some(launch_config(&request));
-            evidence.violated_rules = Some(violated_rules(&violations));
+            known = known.rules(violated_rules(&violations));
         }
-        Ok(text_of(&diagnose(&FailureId::from_code(code), &evidence)))
+        Ok(text_of(&of_code(code, &known)))
     };
     // SAFETY: `out` and `error` are the caller's.
     unsafe { create(out, error, make) }

@@ -12,7 +12,7 @@ fn main() -> Result<(), Box<dyn error::Error>> {
     let text = fs::read_to_string(file)?;
     let mut counts = judge::Counts::default();
     for report in judge::reports(&text) {
-        counts.add(&report, report.judge(&report.answer()));
+        counts.add(&report, report.judge(&report.diagnosis()));
     }
     print!("{counts}");
     Ok(())

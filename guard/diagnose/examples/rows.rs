@@ -6,25 +6,25 @@ use std::error::Error;
 use std::fs::File;
 use std::io::{self, BufReader};
 
-use gridguard_diagnose::Scanner;
+use gridguard_diagnose::{Known, LogScanner};
 
 fn main() -> Result<(), Box<dyn Error>> {
     let files: Vec<String> = std::env::args().skip(1).collect();
     if files.is_empty() {
-        let mut log = Scanner::new();
+        let mut log = LogScanner::new();
         log.read(io::stdin().lock())?;
         print(&log);
     }
     for file in files {
         println!("== {file}");
-        let mut log = Scanner::new();
+        let mut log = LogScanner::new();
         log.read(BufReader::new(File::open(file)?))?;
         print(&log);
     }
     Ok(())
 }
 
-fn print(log: &Scanner) {
+fn print(log: &LogScanner) {
     for (id, line, holds) in log.rows() {
         let state = if holds { "holds" } else { "its conditions do not hold" };
         println!("row {id}, line {line}: {state}");
@@ -32,22 +32,22 @@ fn print(log: &Scanner) {
     for (name, value, line) in log.facts() {
         println!("fact {name} = {value}, line {line}");
     }
-    let answer = log.answer();
+    let answer = log.diagnosis(&Known::default());
     println!("platform {}", answer.platform.name());
-    for (place, finding) in answer.findings.iter().enumerate() {
+    for (place, failure) in answer.failures.iter().enumerate() {
         println!(
             "{}. {} ({}), line {}",
             place + 1,
-            finding.id,
-            finding.confidence.name(),
-            finding.line
+            failure.id,
+            failure.confidence.name(),
+            failure.evidence[0].line
         );
-        println!("   {}", finding.cause);
-        println!("   {}", finding.remedy);
-        if let Some(command) = &finding.command {
+        println!("   {}", failure.cause);
+        println!("   {}", failure.remedy);
+        if let Some(command) = &failure.command {
             println!("   $ {command}");
         }
-        for it in &finding.consequences {
+        for it in &failure.consequences {
             println!("   consequence: {}, line {}", it.id, it.line);
         }
     }

@@ -1,65 +1,55 @@
-//! Explains CUDA failures: what an error code, a message or a whole log means, what usually causes
+//! Explains failures of CUDA and of what looks like it: what an error code, a message or a whole log means, what caused
 //! it, and how to fix it.
 //!
-//! The input is a code, a name, a message or a log; no driver is called. Other facts about the failure are
-//! passed as [`Evidence`], which ranks the causes and rules some of them out. The tables cover CUDA 13 (driver
-//! and runtime), cuBLAS, cuDNN, cuFFT, cuSOLVER, cuSPARSE, NCCL, NVRTC, NVML, Xids, and messages of PyTorch, Triton,
-//! vLLM, XLA, compute-sanitizer and container runtimes.
+//! The crate knows no failure: [its rows](https://github.com/gridguard/gridguard/tree/main/bench-data/failures) are data, from which
+//! its build script makes tables. No driver is called. Facts that are not in the log are passed as [`Known`].
 //!
 //! ```
-//! use gridguard_diagnose::{LogScanner, diagnose};
+//! use gridguard_diagnose::{Confidence, Known, LogScanner};
 //!
 //! let mut log = LogScanner::new();
 //! log.line("RuntimeError: CUDA error: an illegal memory access was encountered");
-//! let findings = log.findings();
-//! assert_eq!(findings[0].failure.to_string(), "CUDA_ERROR_ILLEGAL_ADDRESS (700)");
-//!
-//! let diagnosis = diagnose(&findings[0].failure, &findings[0].evidence);
-//! assert!(diagnosis.sticky && diagnosis.late);
+//! let diagnosis = log.diagnosis(&Known::default());
+//! let failure = &diagnosis.failures[0];
+//! assert_eq!((failure.id.as_str(), failure.code), ("cuda-700", Some(700)));
+//! assert!(failure.is_sticky && failure.is_late && failure.confidence == Confidence::Generic);
 //! println!("{diagnosis}");
 //! ```
 //!
 //! # Features
 //!
-//! - `serde`: [`Diagnosis`] and [`FailureId`] can be serialized.
+//! - `serde`: [`Diagnosis`] can be serialized.
 
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
-mod answer;
-mod capability;
-mod clue;
-mod codes;
 mod diagnosis;
-mod evidence;
-mod failure;
-mod failure_id;
+mod input;
 mod kinds;
-mod parse;
+mod known;
 mod pattern;
 mod rank;
 mod relation;
-mod remarks;
 mod rows;
 mod scan;
-mod shape;
-mod stated;
 mod template;
+mod traceback;
 mod value;
 mod words;
 
-pub use answer::{Answer, Finding};
-pub use capability::Capability;
-pub use clue::Clue;
-pub use codes::known_failures;
-pub use diagnosis::{Diagnosis, diagnose};
-pub use evidence::{CudaVersion, Evidence, LaunchConfig, LaunchSizes, ViolatedRule};
-pub use failure::{Cause, KnownCause, KnownFailure, Origin};
-pub use failure_id::FailureId;
+pub use diagnosis::{Cause, Consequence, Diagnosis, Failure, Line, StatedLaunch};
+pub use input::MAX_LINE_BYTES;
 pub use kinds::{Confidence, Fault, Memory, Platform};
-use parse::input;
-pub use parse::{LogFinding, LogScanner, MAX_FINDINGS, MAX_LINE_BYTES, similar_failures};
-pub use remarks::Remarks;
-pub use scan::Scanner;
+pub use known::{CudaVersion, Known, ViolatedRule};
+pub use rows::similar_failures;
+pub use scan::LogScanner;
+
+/// Explains a name, a message or a number with its kind, as `CUDA error 700`.
+#[must_use]
+pub fn diagnose(text: &str, known: &Known) -> Diagnosis {
+    let mut log = LogScanner::for_question();
+    log.line(text);
+    log.diagnosis(known)
+}
 
 /// The examples of the README.
 #[cfg(doctest)]

@@ -4,6 +4,7 @@
 //! of words. `{name:kind}` captures, `{*}` skips text, `{{` and `}}` are braces.
 
 use crate::value::{Kind, is_word};
+use crate::words::CHEVRONS;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Part {
@@ -136,6 +137,7 @@ impl Pattern {
     pub(crate) fn whole_words(&self) -> Vec<&str> {
         let mut words = Vec::new();
         for (place, text) in self.literals() {
+            words.extend(text.contains(CHEVRONS).then_some(CHEVRONS));
             // A typed hole may continue a word.
             let is_hole = |place: Option<usize>| {
                 let part = place.and_then(|place| self.parts.get(place));

@@ -3,12 +3,13 @@
 use core::cmp::Reverse;
 use std::collections::BTreeMap;
 
-use crate::answer::{Answer, Cause, Consequence, Finding};
+use crate::diagnosis::{Cause, Consequence, Diagnosis, Failure, Line, StatedLaunch};
 use crate::kinds::{Confidence, Platform};
+use crate::known::{Known, ViolatedRule};
 use crate::pattern::Capture;
 use crate::relation::{Relation, evaluate};
-use crate::rows::{ROWS, Row, place_of};
-use crate::scan::{Found, Hit, Scanner};
+use crate::rows::{self, ROWS, Row, place_of};
+use crate::scan::{Found, Hit, LogScanner};
 use crate::template::{fill, fill_all};
 use crate::value::Value;
 
@@ -28,76 +29,87 @@ struct Holding<'a> {
     captures: Vec<Capture>,
 }
 
-impl Scanner {
+/// What is known of a log: its own facts and others.
+struct Facts<'a> {
+    log: &'a LogScanner,
+    known: &'a Known,
+}
+
+impl LogScanner {
     /// What the log says, the deciding failure first.
     #[must_use]
-    pub fn answer(&self) -> Answer {
-        let holding: Vec<Holding<'_>> =
-            self.hits.iter().filter_map(|(place, hit)| self.holding(*place, hit)).collect();
-        let platform = self.platform(&holding);
+    pub fn diagnosis(&self, known: &Known) -> Diagnosis {
+        let facts = Facts { log: self, known };
+        let mut holding: Vec<Holding<'_>> =
+            self.hits.iter().filter_map(|(place, hit)| facts.holding(*place, hit)).collect();
+        let platform = platform(&holding);
         let harmless: Vec<u64> = holding
             .iter()
             .filter(|it| it.row.confidence == Confidence::Harmless)
             .flat_map(|it| it.hit.found.iter().map(|found| found.line))
             .collect();
-        let mut failures: Vec<Holding<'_>> = holding
-            .into_iter()
-            .filter(|it| {
-                it.row.confidence < Confidence::Unknown && !harmless.contains(&it.found.line)
-            })
-            .collect();
+        holding.retain(|it| {
+            it.row.confidence < Confidence::Unknown && !harmless.contains(&it.found.line)
+        });
         let is_of_other = |row: &Row| {
             matches!(
                 (platform, row.platform),
                 (Platform::Hip, Platform::Cuda) | (Platform::Cuda, Platform::Hip)
             )
         };
-        failures.sort_by_key(|it| {
+        holding.sort_by_key(|it| {
             (is_of_other(it.row), it.row.confidence, Reverse(it.found.words), it.found.line)
         });
-        let mut findings: Vec<Finding> = Vec::new();
-        let mut grouped = vec![false; failures.len()];
-        for (at, it) in failures.iter().enumerate() {
-            if grouped.get(at).copied().unwrap_or(false) {
-                continue;
-            }
-            let mut finding = self.finding(it);
-            let explained = explained_by(it.place);
-            for (other, of) in failures.iter().enumerate().skip(at + 1) {
-                let is_free = grouped.get(other).is_some_and(|it| !it);
-                let is_code = of.row.confidence >= Confidence::Generic
-                    && it.row.confidence < Confidence::Generic;
-                let is_same_line = of.found.line == it.found.line;
-                if is_free && (explained.contains(&of.place) || is_code || is_same_line) {
-                    if let Some(slot) = grouped.get_mut(other) {
-                        *slot = true;
-                    }
-                    if !is_same_line {
-                        finding.consequences.push(Consequence {
-                            id: of.row.id,
-                            line: of.found.line,
-                            text: of.found.text.clone(),
-                        });
-                    }
-                }
-            }
-            findings.push(finding);
+        let mut failures: Vec<Failure> = Vec::new();
+        let mut rest = holding;
+        while !rest.is_empty() {
+            let first = rest.remove(0);
+            let explained = explained_by(first.place);
+            let (of_first, others) = rest.into_iter().partition(|it| {
+                let is_code = it.row.confidence >= Confidence::Generic;
+                explained.contains(&it.place)
+                    || is_code && first.row.confidence < Confidence::Generic
+                    || is_code && first.row.is_sticky && it.found.line >= first.found.line
+                    || it.found.line == first.found.line
+            });
+            rest = others;
+            failures.push(facts.failure(&first, &of_first));
         }
-        Answer { platform, lines: self.lines, findings }
+        let mut diagnosis = Diagnosis { platform, lines: self.lines, failures };
+        if let Some((rules, first)) = known.rules.as_ref().zip(diagnosis.failures.first()) {
+            let code = first.code;
+            let of_code =
+                |rule: &&ViolatedRule| rule.codes.iter().any(|it| Some(i64::from(*it)) == code);
+            let of_code: Vec<_> = rules.iter().filter(of_code).cloned().collect();
+            let is_launch =
+                place_of(&first.id).and_then(|it| ROWS.get(it)).is_some_and(|it| it.is_launch);
+            if rules.is_empty() && is_launch || !of_code.is_empty() {
+                diagnosis.judge_launch(0, &of_code, None);
+            }
+        }
+        if let Some(first) = diagnosis.failures.first_mut() {
+            let remarks = known.remarks.iter().map(|text| Line { line: 0, text: text.clone() });
+            first.evidence.extend(remarks);
+        }
+        diagnosis
     }
 
     /// The rows that the log has, whatever their conditions, for a person who writes rows.
+    #[doc(hidden)]
     pub fn rows(&self) -> impl Iterator<Item = (&'static str, u64, bool)> {
         self.hits.iter().filter_map(|(place, hit)| {
             let line = hit.found.first()?.line;
-            Some((ROWS.get(*place)?.id, line, self.holding(*place, hit).is_some()))
+            let facts = Facts { log: self, known: &Known::default() };
+            Some((ROWS.get(*place)?.id, line, facts.holding(*place, hit).is_some()))
         })
     }
 
     /// What a row captures, for its test.
+    #[doc(hidden)]
     #[must_use]
     pub fn captured(&self, id: &str) -> BTreeMap<String, String> {
-        let holding = place_of(id).and_then(|place| self.holding(place, self.hits.get(&place)?));
+        let facts = Facts { log: self, known: &Known::default() };
+        let holding = place_of(id).and_then(|place| facts.holding(place, self.hits.get(&place)?));
         let captures = holding.into_iter().flat_map(|it| it.captures.into_iter().rev());
         captures.map(|it| (it.name, it.text)).collect()
     }
@@ -106,79 +118,120 @@ impl Scanner {
     pub fn facts(&self) -> impl Iterator<Item = (&str, &str, u64)> {
         self.facts.iter().map(|it| (it.capture.name.as_str(), it.capture.text.as_str(), it.line))
     }
+}
 
+/// The platform that wrote the log: what its facts name, and else what its failures do.
+fn platform(holding: &[Holding<'_>]) -> Platform {
+    let mut votes: Vec<(Platform, (u64, u64))> = Vec::new();
+    for it in holding.iter().filter(|it| it.row.platform != Platform::Any) {
+        let (facts, failures) = match it.row.confidence {
+            Confidence::Fact => (1, 0),
+            Confidence::Harmless | Confidence::Unknown => (0, 0),
+            Confidence::Word => (0, 1),
+            Confidence::Generic => (0, 2),
+            _ => (0, 4),
+        };
+        match votes.iter_mut().find(|(platform, _)| *platform == it.row.platform) {
+            Some((_, votes)) => *votes = (votes.0 + facts, votes.1 + failures),
+            None => votes.push((it.row.platform, (facts, failures))),
+        }
+    }
+    votes
+        .into_iter()
+        .max_by_key(|(_, votes)| *votes)
+        .map_or(Platform::Any, |(platform, _)| platform)
+}
+
+impl Facts<'_> {
     fn holding<'a>(&self, place: usize, hit: &'a Hit) -> Option<Holding<'a>> {
         let row = ROWS.get(place)?;
-        let is_seen = |place: &usize| self.contexts.contains_key(place);
-        if row.without.iter().any(is_seen) || !row.near.iter().all(|any| any.iter().any(is_seen)) {
-            return None;
-        }
-        let relations: Vec<Relation> =
-            row.when.iter().filter_map(|text| Relation::parse(text).ok()).collect();
         hit.found.iter().find_map(|found| {
-            let near =
-                row.near.iter().copied().flatten().filter_map(|place| self.contexts.get(place));
-            let captures: Vec<Capture> =
-                found.captures.iter().chain(near.flatten()).cloned().collect();
-            let known = |name: &str| self.value(&captures, found.line, name);
-            let holds = relations.iter().all(|relation| relation.holds(&known));
-            holds.then_some(Holding { place, row, hit, found, captures })
+            let captures = self.conditions(row, found)?;
+            Some(Holding { place, row, hit, found, captures })
         })
     }
 
-    /// The platform that wrote the log: what its facts name, and else what its failures do.
-    fn platform(&self, holding: &[Holding<'_>]) -> Platform {
-        let mut votes: Vec<(Platform, (u64, u64))> = Vec::new();
-        for it in holding.iter().filter(|it| it.row.platform != Platform::Any) {
-            let (facts, failures) = match it.row.confidence {
-                Confidence::Fact => (1, 0),
-                Confidence::Harmless | Confidence::Unknown => (0, 0),
-                Confidence::Word => (0, 1),
-                Confidence::Generic => (0, 2),
-                _ => (0, 4),
-            };
-            match votes.iter_mut().find(|(platform, _)| *platform == it.row.platform) {
-                Some((_, votes)) => *votes = (votes.0 + facts, votes.1 + failures),
-                None => votes.push((it.row.platform, (facts, failures))),
-            }
+    /// The captures of a line and its context, if all conditions of the row hold.
+    fn conditions(&self, row: &Row, found: &Found) -> Option<Vec<Capture>> {
+        let is_seen = |place: &usize| self.log.contexts.contains_key(place);
+        let is_near = |place: &usize| {
+            self.log.contexts.get(place).is_some_and(|it| {
+                let ends = [
+                    (it.line, found.line),
+                    (it.line, found.last),
+                    (it.last, found.line),
+                    (it.last, found.last),
+                ];
+                ends.iter().any(|(a, b)| a.abs_diff(*b) <= row.within)
+            })
+        };
+        if row.without.iter().any(is_seen) || !row.near.iter().all(|any| any.iter().any(is_near)) {
+            return None;
         }
-        votes
-            .into_iter()
-            .max_by_key(|(_, votes)| *votes)
-            .map_or(Platform::Any, |(platform, _)| platform)
+        let near =
+            row.near.iter().copied().flatten().filter_map(|place| self.log.contexts.get(place));
+        let near = near.flat_map(|it| it.captures.iter());
+        let captures: Vec<Capture> = found.captures.iter().chain(near).cloned().collect();
+        let known = |name: &str| self.value(&captures, found.line, name);
+        let mut relations = row.when.iter().filter_map(|text| Relation::parse(text).ok());
+        relations.all(|relation| relation.holds(&known)).then_some(captures)
     }
 
-    /// A capture, or the fact that is stated last before the line, or first behind it.
+    /// A capture, or the fact that is stated last before the line, or first behind it, or not in the log.
     fn known<'a>(&'a self, captures: &'a [Capture], line: u64, name: &str) -> Option<&'a Capture> {
         if let Some(own) = captures.iter().find(|it| it.name == name) {
             return Some(own);
         }
         let of_launch = OF_LAUNCH.contains(&name);
-        let facts = self.facts.iter().filter(|it| it.capture.name == name);
+        let facts = self.log.facts.iter().filter(|it| it.capture.name == name);
         let mut facts =
             facts.filter(|it| !of_launch || it.line.abs_diff(line) <= LAUNCH_LINES).peekable();
         let first = facts.peek().map(|it| &it.capture);
-        facts.take_while(|it| it.line <= line).last().map(|it| &it.capture).or(first)
+        let last = facts.take_while(|it| it.line <= line).last().map(|it| &it.capture);
+        last.or(first).or_else(|| self.known.facts.iter().find(|it| it.name == name))
     }
 
     fn value(&self, captures: &[Capture], line: u64, name: &str) -> Option<Value> {
         self.known(captures, line, name).map(|it| it.kind.value(&it.text))
     }
 
-    fn finding(&self, it: &Holding<'_>) -> Finding {
+    fn text(&self, captures: &[Capture], line: u64, name: &str) -> Option<String> {
+        if let Some(known) = self.known(captures, line, name) {
+            return Some(known.text.clone());
+        }
+        if name == "program" {
+            return Some(self.log.program().unwrap_or("PROGRAM").to_owned());
+        }
+        let value = |name: &str| self.value(captures, line, name);
+        let is_expression = name.contains(['*', '/', '+', '(', '.', '-']);
+        is_expression.then(|| evaluate(name, &value)).flatten().map(|it| it.to_string())
+    }
+
+    fn failure(&self, it: &Holding<'_>, explained: &[Holding<'_>]) -> Failure {
         let Holding { row, found, hit, captures, .. } = it;
-        let text = |name: &str| {
-            let known = self.known(captures, found.line, name).map(|it| it.text.clone());
-            known.or_else(|| {
-                let is_expression = name.contains(['*', '/', '+', '(', '.', '-']);
-                let value = |name: &str| self.value(captures, found.line, name);
-                is_expression.then(|| evaluate(name, &value)).flatten().map(|it| it.to_string())
-            })
-        };
-        let possible = row.may.iter().filter_map(|place| ROWS.get(*place));
-        Finding {
+        let text = |name: &str| self.text(captures, found.line, name);
+        let own = Line { line: found.line, text: found.text.clone() };
+        let near =
+            row.near.iter().copied().flatten().filter_map(|place| self.log.contexts.get(place));
+        let near = near.map(|it| Line { line: it.line, text: it.text.clone() });
+        let mut evidence: Vec<Line> = core::iter::once(own).chain(near).collect();
+        evidence.dedup_by_key(|it| it.line);
+        // Causes whose own conditions hold come first.
+        let mut may: Vec<&Row> = row.may.iter().filter_map(|place| ROWS.get(*place)).collect();
+        may.sort_by_key(|row| !self.is_supported(row, found));
+        let cause = |row: &&Row| Cause {
             id: row.id,
-            title: row.title,
+            cause: fill(row.cause, &text),
+            remedy: fill(row.remedy, &text),
+            fault: row.fault,
+        };
+        // A cause has the name of the failure that it explains.
+        let mut named = core::iter::once(row).chain(explained.iter().map(|it| &it.row));
+        let named = named.find(|row| !row.title.is_empty()).unwrap_or(row);
+        Failure {
+            id: row.id.to_owned(),
+            title: named.title,
+            code: rows::code_of(named),
             owner: row.owner,
             platform: row.platform,
             confidence: row.confidence,
@@ -188,22 +241,70 @@ impl Scanner {
             is_late: row.is_late,
             cause: fill(row.cause, &text),
             remedy: fill(row.remedy, &text),
+            may: may.iter().map(cause).collect(),
             command: fill_all(row.command, &text).filter(|it| !it.is_empty()),
-            line: found.line,
-            text: found.text.clone(),
+            evidence,
             times: hit.times,
             captures: captures.iter().map(|it| (it.name.clone(), it.text.clone())).collect(),
-            consequences: Vec::new(),
-            may: possible
-                .map(|row| Cause {
-                    id: row.id,
-                    cause: fill(row.cause, &text),
-                    remedy: fill(row.remedy, &text),
+            launch: row.is_launch.then(|| self.launch(captures, found.line)).flatten(),
+            consequences: explained
+                .iter()
+                .filter(|it| it.found.line != found.line)
+                .map(|it| Consequence {
+                    id: it.row.id.to_owned(),
+                    title: it.row.title,
+                    line: it.found.line,
+                    text: it.found.text.clone(),
                 })
                 .collect(),
             source: row.source,
         }
     }
+
+    fn is_supported(&self, row: &Row, found: &Found) -> bool {
+        (!row.near.is_empty() || !row.when.is_empty()) && self.conditions(row, found).is_some()
+    }
+
+    /// The launch that is stated near the line.
+    fn launch(&self, captures: &[Capture], line: u64) -> Option<StatedLaunch> {
+        let dims = |name| {
+            let numbers = match self.value(captures, line, name)? {
+                Value::Dims(dims) => dims,
+                Value::Number(number) => vec![number],
+                _ => return None,
+            };
+            let mut sizes = [1; 3];
+            for (size, number) in sizes.iter_mut().zip(numbers) {
+                *size = whole(number)?;
+            }
+            Some(sizes)
+        };
+        let number = |name| match self.value(captures, line, name)? {
+            Value::Number(number) => whole(number),
+            _ => None,
+        };
+        let launch = StatedLaunch {
+            grid: dims("grid"),
+            block: dims("block"),
+            shared_bytes: number("shared"),
+            kernel_threads: number("threads"),
+            kernel: self.known(captures, line, "kernel").map(|it| it.text.clone()),
+        };
+        let is_stated =
+            launch.grid.is_some() || launch.block.is_some() || launch.shared_bytes.is_some();
+        is_stated.then_some(launch)
+    }
+}
+
+/// A whole number that a log states.
+#[allow(
+    clippy::as_conversions,
+    clippy::cast_possible_truncation,
+    clippy::cast_sign_loss,
+    reason = "checked"
+)]
+fn whole(number: f64) -> Option<u64> {
+    (0.0..9e15).contains(&number).then_some(number as u64)
 }
 
 /// The rows that a row explains, and those that these explain.

@@ -6,9 +6,11 @@ use std::collections::BTreeMap;
 use std::io::{self, BufRead};
 
 use crate::input;
-use crate::kinds::Confidence;
+use crate::kinds::{Confidence, Platform};
 use crate::pattern::{Capture, Line, Pattern};
 use crate::rows::{self, PATTERNS, ROWS, Row, Use};
+use crate::template::fill_all;
+use crate::traceback::Traceback;
 use crate::value::{Kind, number_of};
 use crate::words;
 
@@ -23,14 +25,16 @@ const KEPT_HARMLESS: usize = 64;
 
 /// Collects what a log says: the rows whose lines it has, and facts.
 #[derive(Clone, Debug, Default)]
-pub struct Scanner {
+pub struct LogScanner {
     pub(crate) lines: u64,
     pub(crate) hits: BTreeMap<usize, Hit>,
     /// Patterns of rows' contexts, with what they captured first.
-    pub(crate) contexts: BTreeMap<usize, Vec<Capture>>,
+    pub(crate) contexts: BTreeMap<usize, Found>,
     pub(crate) facts: Vec<Fact>,
     compiled: BTreeMap<usize, Pattern>,
     candidates: Vec<u16>,
+    traceback: Traceback,
+    is_question: bool,
 }
 
 /// A row that the log has.
@@ -44,6 +48,8 @@ pub(crate) struct Hit {
 #[derive(Clone, Debug)]
 pub(crate) struct Found {
     pub(crate) line: u64,
+    /// The last line that says the same.
+    pub(crate) last: u64,
     pub(crate) text: String,
     pub(crate) captures: Vec<Capture>,
     /// Literal words that matched.
@@ -57,11 +63,30 @@ pub(crate) struct Fact {
     pub(crate) capture: Capture,
 }
 
-impl Scanner {
+impl LogScanner {
     /// A scanner for logs.
     #[must_use]
     pub fn new() -> Self {
         Self::default()
+    }
+
+    /// A scanner for text from a question. Bare numbers count, and words that other programs also use.
+    #[must_use]
+    pub fn for_question() -> Self {
+        Self { is_question: true, ..Self::default() }
+    }
+
+    pub(crate) fn program(&self) -> Option<&str> {
+        self.traceback.program.as_deref()
+    }
+
+    /// The number of failures so far, before they are ranked.
+    #[must_use]
+    pub fn count(&self) -> usize {
+        let is_failure = |place: &&usize| {
+            ROWS.get(**place).is_some_and(|row| row.confidence < Confidence::Unknown)
+        };
+        self.hits.keys().filter(is_failure).count()
     }
 
     /// The number of lines so far.
@@ -89,10 +114,39 @@ impl Scanner {
         let number = self.lines.saturating_add(1);
         let is_plain = !piece.bytes().any(|it| it.is_ascii_control() && it != b'\t');
         let text = if is_plain { Cow::from(piece) } else { input::plain(piece).into() };
-        self.scan(&text, number);
+        if let Some((call, line)) = self.traceback.line(&text, number) {
+            self.scan(&format!("failing call: {call}"), line);
+        }
+        match self.bare_number(&text) {
+            Some(place) => {
+                let title = ROWS.get(place).map_or("", |row| row.title);
+                self.keep(place, 0, Vec::new(), &Line::new(title), number);
+                self.scan(title, number);
+            }
+            None => {
+                self.scan(&text, number);
+                if let Some(place) = self.title(&text) {
+                    self.keep(place, 0, Vec::new(), &Line::new(&text), number);
+                }
+            }
+        }
         if ends_line {
             self.lines = number;
         }
+    }
+
+    /// The row of a number that is asked for.
+    fn bare_number(&self, text: &str) -> Option<usize> {
+        let code = self.is_question.then(|| text.trim().parse().ok()).flatten()?;
+        rows::row_of_code(rows::family("cuda")?, code)
+    }
+
+    /// The row whose title is asked for, if no line is known for it.
+    fn title(&self, text: &str) -> Option<usize> {
+        let is_asked = self.is_question && self.hits.is_empty();
+        let is_title =
+            |row: &Row| !row.title.is_empty() && row.title.eq_ignore_ascii_case(text.trim());
+        is_asked.then(|| ROWS.iter().position(is_title)).flatten()
     }
 
     fn scan(&mut self, text: &str, number: u64) {
@@ -117,8 +171,9 @@ impl Scanner {
             match entry.of {
                 Use::Line(row) => found.push((row, entry.words, captures)),
                 Use::Words(row) => {
-                    let here = ROWS.get(row).map_or(&[][..], |row| row.here);
-                    if here.iter().any(|it| line.lower().contains(it)) {
+                    let Some(words) = ROWS.get(row) else { continue };
+                    let is_asked = self.is_question && words.platform == Platform::Cuda;
+                    if is_asked || words.here.iter().any(|it| line.lower().contains(it)) {
                         found.push((row, entry.words, captures));
                     }
                 }
@@ -150,7 +205,14 @@ impl Scanner {
         found.sort_by_key(|(row, words, _)| (*row, Reverse(*words)));
         found.dedup_by_key(|(row, ..)| *row);
         for (place, captures) in contexts {
-            self.contexts.entry(place).or_insert(captures);
+            let found = self.contexts.entry(place).or_insert_with(|| Found {
+                line: number,
+                last: number,
+                text: input::shortened(line.text(), SHOWN_BYTES),
+                captures,
+                words: 0,
+            });
+            found.last = number;
         }
         for (row, words, captures) in found {
             self.keep(row, words, captures, line, number);
@@ -168,10 +230,11 @@ impl Scanner {
 
     fn keep(&mut self, place: usize, words: u16, captures: Vec<Capture>, line: &Line, number: u64) {
         let Some(row) = ROWS.get(place) else { return };
-        let stated = row.facts.iter().map(|(name, value)| Capture {
-            name: (*name).to_owned(),
-            kind: kind_of(value),
-            text: (*value).to_owned(),
+        let text =
+            |name: &str| captures.iter().find(|it| it.name == name).map(|it| it.text.clone());
+        let stated = row.facts.iter().filter_map(|(name, value)| {
+            let (name, kind) = ((*name).to_owned(), kind_of(value));
+            Some(Capture { name, kind, text: fill_all(value, &text)? })
         });
         let captured = captures.iter().filter(|_| row.confidence == Confidence::Fact).cloned();
         let facts: Vec<Capture> = stated.chain(captured).collect();
@@ -190,9 +253,10 @@ impl Scanner {
             .find(|it| it.captures == captures && row.confidence != Confidence::Harmless);
         if let Some(same) = same {
             same.words = same.words.max(words);
+            same.last = number;
         } else if hit.found.len() < kept {
             let text = input::shortened(line.text(), SHOWN_BYTES);
-            hit.found.push(Found { line: number, text, captures, words });
+            hit.found.push(Found { line: number, last: number, text, captures, words });
         }
     }
 }
@@ -212,6 +276,7 @@ fn kind_of(value: &str) -> Kind {
     let is_version = value.chars().all(|c| c.is_ascii_digit() || c == '.');
     match value {
         "" => Kind::Text,
+        _ if value.starts_with('(') => Kind::Dims,
         _ if is_number => Kind::Int,
         _ if is_version => Kind::Version,
         _ => Kind::Text,

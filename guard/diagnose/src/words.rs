@@ -5,12 +5,19 @@ use crate::value::is_word;
 /// Calls `found` with the hash of each word.
 pub(crate) fn hashes(line: &[u8], mut found: impl FnMut(u32)) {
     let mut hash = SEED;
+    let mut chevrons = 0;
     for byte in line {
         if is_word(*byte) {
             hash = next(hash, *byte);
-        } else if hash != SEED {
+            continue;
+        }
+        if hash != SEED {
             found(hash);
             hash = SEED;
+        }
+        chevrons = if *byte == b'<' { chevrons + 1 } else { 0 };
+        if chevrons == CHEVRONS.len() {
+            found(self::hash(CHEVRONS));
         }
     }
     if hash != SEED {
@@ -19,10 +26,12 @@ pub(crate) fn hashes(line: &[u8], mut found: impl FnMut(u32)) {
 }
 
 /// The hash of a word.
-#[allow(dead_code, reason = "the build script makes the table with it")]
 pub(crate) fn hash(word: &str) -> u32 {
     word.bytes().fold(SEED, next)
 }
+
+/// Begins the configuration of a launch, and counts as a word.
+pub(crate) const CHEVRONS: &str = "<<<";
 
 const SEED: u32 = 0x811c_9dc5;
 

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::fmt;
 
-use gridguard_diagnose::{Answer, Confidence, Scanner};
+use gridguard_diagnose::{Confidence, Diagnosis, Known, LogScanner};
 
 /// A report: what its head says, and its log.
 pub(crate) struct Report<'a> {
@@ -41,20 +41,20 @@ impl Report<'_> {
         self.head.get(key).copied().unwrap_or_default()
     }
 
-    pub(crate) fn answer(&self) -> Answer {
-        let mut scanner = Scanner::new();
+    pub(crate) fn diagnosis(&self) -> Diagnosis {
+        let mut scanner = LogScanner::new();
         scanner.read(self.log.as_bytes()).expect("memory can be read");
-        scanner.answer()
+        scanner.diagnosis(&Known::default())
     }
 
     /// Judges an answer by the texts of its causes; the quoted line does not count.
-    pub(crate) fn judge(&self, answer: &Answer) -> Verdict {
+    pub(crate) fn judge(&self, answer: &Diagnosis) -> Verdict {
         let names_all = |text: &str| {
             let text = text.to_lowercase();
             self.get("says").split('|').all(|word| text.contains(&word.trim().to_lowercase()))
         };
         let causes: Vec<String> = answer
-            .findings
+            .failures
             .iter()
             .map(|it| {
                 let may = it.may.iter().map(|it| format!("{} {}", it.cause, it.remedy));
@@ -62,7 +62,7 @@ impl Report<'_> {
                 own.into_iter().map(str::to_owned).chain(may).collect::<Vec<_>>().join(" ")
             })
             .collect();
-        match answer.findings.first() {
+        match answer.failures.first() {
             None => Verdict::NotRecognized,
             Some(_) if names_all(&causes[0]) => Verdict::Right,
             Some(_) if causes.iter().any(|it| names_all(it)) => Verdict::Lower,

@@ -2,10 +2,9 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "tests")]
 
 mod judge;
-mod log;
+
 mod messages;
 mod reports;
 mod rows;
 #[path = "../schema.rs"]
 mod schema;
-mod texts;

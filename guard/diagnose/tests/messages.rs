@@ -1,6 +1,6 @@
 //! Lines of many programs, each with the failure that it reports: `messages.txt`.
 
-use gridguard_diagnose::Scanner;
+use gridguard_diagnose::{Known, LogScanner};
 
 const MESSAGES: &str = include_str!("messages.txt");
 
@@ -13,10 +13,16 @@ fn messages_of_many_programs_are_recognized() {
             expected = name;
             continue;
         }
-        let mut log = Scanner::new();
+        let mut log = LogScanner::new();
         log.line(line);
-        let found = log.answer().findings.first().map_or("nothing", |it| if it.title.is_empty() { it.id } else { it.title });
-        if found != expected && expected.strip_prefix(found).is_none_or(|rest| !rest.starts_with(" (")) {
+        let diagnosis = log.diagnosis(&Known::default());
+        let found = diagnosis
+            .failures
+            .first()
+            .map_or("nothing", |it| if it.title.is_empty() { it.id.as_str() } else { it.title });
+        if found != expected
+            && expected.strip_prefix(found).is_none_or(|rest| !rest.starts_with(" ("))
+        {
             wrong.push(format!("{found}, not {expected}: {line}"));
         }
     }

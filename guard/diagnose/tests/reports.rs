@@ -14,11 +14,11 @@ fn the_first_cause_of_most_reports_is_right() {
     let text = fs::read_to_string(file).expect("the reports");
     let mut counts = Counts::default();
     for report in reports(&text) {
-        let answer = report.answer();
+        let answer = report.diagnosis();
         let verdict = report.judge(&answer);
         counts.add(&report, verdict);
         if verdict != Verdict::Right {
-            let first = answer.findings.first().map_or("nothing", |it| it.id);
+            let first = answer.failures.first().map_or("nothing", |it| it.id.as_str());
             println!(
                 "{}: {verdict:?}: {first}, not {} ({})",
                 report.name,

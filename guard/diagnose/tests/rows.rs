@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::{env, fs};
 
-use gridguard_diagnose::Scanner;
+use gridguard_diagnose::{Known, LogScanner};
 
 use crate::schema::{self, Entry, Row};
 
@@ -29,8 +29,8 @@ fn rows() -> Vec<(String, Row)> {
     rows
 }
 
-fn scanned(log: &str) -> Scanner {
-    let mut scanner = Scanner::new();
+fn scanned(log: &str) -> LogScanner {
+    let mut scanner = LogScanner::new();
     scanner.read(log.as_bytes()).expect("memory can be read");
     scanner
 }
@@ -67,8 +67,8 @@ fn every_example_is_explained_by_its_row() {
             if row.evidence.0 == "Fact" || row.evidence.0 == "Harmless" {
                 continue;
             }
-            let answer = log.answer();
-            match answer.findings.first() {
+            let answer = log.diagnosis(&Known::default());
+            match answer.failures.first() {
                 Some(first) if first.id == row.id => {}
                 Some(first) => {
                     problem(format!("{} comes before it in {:?}", first.id, example.log))

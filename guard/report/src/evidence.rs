@@ -1,10 +1,7 @@
 //! What the guard knows about a failure, as evidence for [`gridguard_diagnose`].
 
-use gridguard::{ComputeCapability, DeviceLimits};
-use gridguard::{Dim3, Error, LaunchRequest, Violation, Violations};
-use gridguard_diagnose::{
-    Capability, Diagnosis, Evidence, FailureId, LaunchConfig, ViolatedRule, diagnose,
-};
+use gridguard::{DeviceLimits, Error, Violation, Violations};
+use gridguard_diagnose::{Diagnosis, Known, ViolatedRule, diagnose};
 
 /// An error that CUDA may have a failure for.
 ///
@@ -18,7 +15,7 @@ use gridguard_diagnose::{
 /// let error = Error::from(gridguard::validate(&request, &limits).expect_err("grid.y"));
 ///
 /// let diagnosis = error.diagnosis().expect("CUDA rejects the launch");
-/// assert_eq!(diagnosis.failure.to_string(), "CUDA_ERROR_INVALID_VALUE (1)");
+/// assert_eq!((diagnosis.failures[0].id.as_str(), diagnosis.failures[0].code), ("grid-dim-y", Some(1)));
 /// ```
 pub trait Diagnose {
     /// The failure, its meaning and its probable causes. `None` if CUDA has no error code for it. Violated rules are
@@ -42,10 +39,14 @@ impl Diagnose for Error {
 impl Diagnose for Violations {
     fn diagnosis(&self) -> Option<Diagnosis> {
         let code = self.iter().find_map(|violation| violation.rule.possible_codes().first())?;
-        let evidence =
-            Evidence { violated_rules: Some(violated_rules(self)), ..Evidence::default() };
-        Some(diagnose(&FailureId::from_code(*code), &evidence))
+        Some(of_code(*code, &Known::default().rules(violated_rules(self))))
     }
+}
+
+/// The failure of a code of the driver.
+#[must_use]
+pub fn of_code(code: i32, known: &Known) -> Diagnosis {
+    diagnose(&code.to_string(), known)
 }
 
 /// The rules that a launch violates.
@@ -65,33 +66,10 @@ pub(crate) fn violated_rule(violation: &Violation) -> ViolatedRule {
 
 /// A device's name, memory and compute capability.
 #[must_use]
-pub fn device_evidence(device: &DeviceLimits) -> Evidence {
-    Evidence {
-        device_name: Some(device.name.clone()),
-        total_bytes: Some(device.memory_bytes).filter(|bytes| *bytes > 0),
-        capability: Some(capability(device.compute_capability)),
-        ..Evidence::default()
-    }
-}
-
-/// The configuration of a launch. The priority is left out, because no rule limits it.
-#[must_use]
-pub fn launch_config(request: &LaunchRequest) -> LaunchConfig {
-    let sizes = |Dim3 { x, y, z }: Dim3| [x, y, z];
-    LaunchConfig {
-        grid: sizes(request.grid),
-        block: sizes(request.block),
-        shared_bytes: request.dynamic_shared_bytes,
-        cluster: request.cluster.map(sizes),
-        cooperative: request.cooperative,
-        dependent: request.dependent,
-        parameter_bytes: request.parameter_bytes,
-        kernel_threads: None,
-    }
-}
-
-const fn capability(ComputeCapability { major, minor }: ComputeCapability) -> Capability {
-    Capability(major, minor)
+pub fn device_facts(device: &DeviceLimits) -> Known {
+    let known = Known::default().text("gpu", &device.name);
+    let known = known.version("cc", device.compute_capability);
+    if device.memory_bytes > 0 { known.number("total", device.memory_bytes) } else { known }
 }
 
 /// The errors of the CUDA driver, the loader and NVRTC.
@@ -101,39 +79,46 @@ mod cuda {
         CudaError, CudaErrorKind, CudaLibrary, DriverError, FaultSuspects, LaunchError,
         LaunchErrorKind,
     };
-    use gridguard_diagnose::{Capability, CudaVersion, Diagnosis, Evidence, FailureId, diagnose};
+    use gridguard_diagnose::{CudaVersion, Diagnosis, Known, diagnose};
 
-    use super::{Diagnose, capability};
+    use super::{Diagnose, of_code};
 
     impl Diagnose for DriverError {
         fn diagnosis(&self) -> Option<Diagnosis> {
-            Some(driver_diagnosis(self, Evidence::default()))
+            Some(driver_diagnosis(self, Known::default()))
         }
     }
 
-    /// The meaning of the driver's result, given `evidence`, the driver's log and the suspected launches.
-    fn driver_diagnosis(error: &DriverError, mut evidence: Evidence) -> Diagnosis {
+    /// The meaning of the driver's result, given what is known, the driver's log and the suspected launches.
+    fn driver_diagnosis(error: &DriverError, mut known: Known) -> Diagnosis {
         if let Some(local) = error.local_memory() {
-            evidence.local_bytes_per_thread = Some(local.bytes_per_thread);
-            evidence.resident_threads = Some(local.resident_threads);
+            known = known.number("local_bytes", local.bytes_per_thread);
+            known = known.number("resident_threads", local.resident_threads);
         }
         if let Some(log) = error.driver_log().filter(|log| !log.may_be_of_another_thread) {
-            evidence.driver_log = log.text.lines().map(str::to_owned).collect();
+            known = log
+                .text
+                .lines()
+                .fold(known, |known, line| known.remark(format!("the driver's log: {line}")));
         }
         match error.suspects() {
             Some(FaultSuspects::Launch(launch)) => {
-                evidence.faulting_launch = Some(launch.to_string());
+                known = known.remark(format!("the faulting launch is {launch}"));
             }
             Some(FaultSuspects::OneOf { launches, forgotten }) => {
                 let unnamed = launches.len().saturating_sub(FaultSuspects::NAMED);
                 let named = launches.iter().skip(unnamed).map(ToString::to_string);
                 let others = u64::try_from(unnamed).unwrap_or(u64::MAX).saturating_add(*forgotten);
                 let others = (others > 0).then(|| format!("{others} others"));
-                evidence.recent_launches = others.into_iter().chain(named).collect();
+                let recent: Vec<String> = others.into_iter().chain(named).collect();
+                if !recent.is_empty() {
+                    let recent = recent.join(", ");
+                    known = known.remark(format!("recent launches, newest last: {recent}"));
+                }
             }
             _ => {}
         }
-        diagnose(&FailureId::from_code(error.code), &evidence)
+        of_code(error.code, &known)
     }
 
     impl Diagnose for CudaErrorKind {
@@ -146,28 +131,23 @@ mod cuda {
                 }
                 Self::OtherLibrary { .. } => bare("CUDA_ERROR_STUB_LIBRARY"),
                 Self::TooOld { version, oldest } => {
-                    let driver_cuda = Some(CudaVersion(*version));
-                    let program_cuda = Some(CudaVersion(*oldest));
-                    let evidence = Evidence { driver_cuda, program_cuda, ..Evidence::default() };
-                    named("cudaErrorInsufficientDriver", &evidence)
+                    let known = Known::default().version("driver_cuda", CudaVersion(*version));
+                    let known = known.version("program_cuda", CudaVersion(*oldest));
+                    named("cudaErrorInsufficientDriver", &known)
                 }
                 Self::NoDevice { .. } => {
-                    let evidence = Evidence { visible_devices: Some(0), ..Evidence::default() };
-                    named("CUDA_ERROR_NO_DEVICE", &evidence)
+                    named("CUDA_ERROR_NO_DEVICE", &Known::default().number("devices", 0))
                 }
                 Self::NoSuchDevice { ordinal, count } => {
-                    let (ordinal, visible_devices) = (Some(*ordinal), Some(*count));
-                    let evidence = Evidence { ordinal, visible_devices, ..Evidence::default() };
-                    named("CUDA_ERROR_INVALID_DEVICE", &evidence)
+                    let number = |number: usize| u64::try_from(number).unwrap_or(u64::MAX);
+                    let known = Known::default().number("ordinal", number(*ordinal));
+                    named("CUDA_ERROR_INVALID_DEVICE", &known.number("devices", number(*count)))
                 }
                 Self::Compilation { name, .. } | Self::Compiler { name, .. } => bare(name),
                 Self::Image(_) => bare("CUDA_ERROR_INVALID_IMAGE"),
                 Self::WrongArchitecture { image, capability: of_device, .. } => {
-                    let sm = image.strip_prefix("sm_").and_then(Capability::from_sm);
-                    let architectures = sm.into_iter().collect();
-                    let capability = Some(capability(*of_device));
-                    let evidence = Evidence { capability, architectures, ..Evidence::default() };
-                    named("CUDA_ERROR_NO_BINARY_FOR_GPU", &evidence)
+                    let known = Known::default().version("cc", of_device).version("image", image);
+                    named("CUDA_ERROR_NO_BINARY_FOR_GPU", &known)
                 }
                 Self::PtxTooNew { .. } => bare("CUDA_ERROR_UNSUPPORTED_PTX_VERSION"),
                 Self::InitFailed(error) | Self::Refused { error, .. } | Self::Driver(error) => {
@@ -187,7 +167,7 @@ mod cuda {
     impl Diagnose for LaunchError {
         fn diagnosis(&self) -> Option<Diagnosis> {
             // Every chunk was validated, so the launch configuration is not the cause.
-            let validated = Evidence { violated_rules: Some(Vec::new()), ..Evidence::default() };
+            let validated = Known::default().rules(Vec::new());
             match self.kind() {
                 LaunchErrorKind::Unknown(error) => error.diagnosis(),
                 LaunchErrorKind::Driver(error) => error.diagnosis(),
@@ -200,11 +180,12 @@ mod cuda {
         }
     }
 
-    fn named(name: &str, evidence: &Evidence) -> Option<Diagnosis> {
-        FailureId::from_name(name).map(|failure| diagnose(&failure, evidence))
+    fn named(name: &str, known: &Known) -> Option<Diagnosis> {
+        let diagnosis = diagnose(name, known);
+        (!diagnosis.failures.is_empty()).then_some(diagnosis)
     }
 
     fn bare(name: &str) -> Option<Diagnosis> {
-        named(name, &Evidence::default())
+        named(name, &Known::default())
     }
 }

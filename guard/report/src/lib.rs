@@ -3,7 +3,7 @@
 //!
 //! # Features
 //!
-//! - `explain`, on by default: [`ExplainedLog`], the failures in a log, and [`Diagnose`], the errors of the guard as
+//! - `explain`, on by default: [`explain_log`], the failures in a log, and [`Diagnose`], the errors of the guard as
 //!   CUDA's failures.
 //! - `cuda`: [`Diagnose`] for the errors of the driver and of launches.
 
@@ -26,11 +26,11 @@ mod text;
 
 pub use error::ReportError;
 #[cfg(feature = "explain")]
-pub use evidence::{Diagnose, device_evidence, launch_config, violated_rules};
+pub use evidence::{Diagnose, device_facts, of_code, violated_rules};
 pub use frame::PythonFrame;
 pub use index::{IndexCoverage, IndexUse};
 #[cfg(feature = "explain")]
-pub use log::{ExplainedFailure, ExplainedLog, scan};
+pub use log::{explain_log, scan};
 pub use memory::{
     AllocationGroup, Bytes, DeviceFree, DeviceMemory, MemoryHeld, MemoryKind, MemoryUse,
     RefusedAllocation,

@@ -5,34 +5,29 @@ use gridguard::{
     DeviceLimits, Dim3, KernelLimits, LaunchLimits, LaunchRequest, Owner, Rule, Violation,
     Violations, validate,
 };
-use gridguard_diagnose::{Capability, Evidence, LaunchConfig, LaunchSizes, ViolatedRule};
+use gridguard_diagnose::{StatedLaunch, ViolatedRule};
 
-use crate::evidence::{launch_config, violated_rule};
+use crate::evidence::violated_rule;
 
-/// Adds the rules that the launch violates: on `device`, on the compute capability in the log, or on the GPUs of the
-/// catalogue. The log may come from another machine, so the devices of this one do not count.
-pub(crate) fn checked(
-    evidence: Evidence,
+/// The rules that the launch violates on `device`, on the compute capability in the log, or on the GPUs of the
+/// catalogue, and the command that checks it. The log may come from another machine, so the devices of this one do not
+/// count. `None` if too little is stated to call it legal.
+pub(crate) fn judge(
+    launch: &StatedLaunch,
     device: Option<&DeviceLimits>,
-) -> Result<Evidence, CatalogError> {
-    let LaunchSizes { grid, block, shared_bytes, kernel_threads, .. } = evidence.launch_sizes;
-    let stated = evidence
-        .capability
-        .and_then(|Capability(major, minor)| catalog::limits(&format!("sm_{major}{minor}")).ok());
-    let max_shared_bytes = stated.as_ref().map(|it| it.max_shared_bytes_per_block_opt_in);
-    let evidence = Evidence { max_shared_bytes, ..evidence };
-    if grid.is_none() && block.is_none() && shared_bytes.is_none() {
-        return Ok(evidence);
-    }
+    capability: Option<&str>,
+) -> Result<Option<(Vec<ViolatedRule>, Option<String>)>, CatalogError> {
+    let StatedLaunch { grid, block, shared_bytes, kernel_threads, kernel, .. } = launch;
+    let stated = capability.and_then(|it| catalog::limits(&architecture(it)).ok());
     let size = |size: Option<[u64; 3]>| size.map_or(Dim3::ONE, |[x, y, z]| Dim3::new(x, y, z));
-    let mut request = LaunchRequest::new(size(grid), size(block));
+    let mut request = LaunchRequest::new(size(*grid), size(*block));
     request.dynamic_shared_bytes = shared_bytes.unwrap_or(0);
     let kernel = KernelLimits {
-        name: evidence.kernel.clone().unwrap_or_else(|| "of the launch".into()),
-        max_threads_per_block: kernel_threads,
+        name: kernel.clone().unwrap_or_else(|| "of the launch".into()),
+        max_threads_per_block: *kernel_threads,
         ..KernelLimits::default()
     };
-    let (device_name, violations) = match device.or(stated.as_deref()) {
+    let (name, violations) = match device.or(stated.as_deref()) {
         Some(device) => {
             let violations = violations(&request, device, &kernel);
             // The catalogue names the limits of `sm_86` `any sm_86`.
@@ -43,13 +38,34 @@ pub(crate) fn checked(
         None => on_catalogue(&request, &kernel)?,
     };
     let rules: Vec<_> = violations.iter().map(stated_rule).collect();
-    // A legal launch of any GPU need not be checked again.
-    let launch = (!rules.is_empty() || device.is_some())
-        .then(|| LaunchConfig { kernel_threads, ..launch_config(&request) });
     // Without grid or block, further rules may be violated.
     let is_whole = grid.is_some() && block.is_some();
-    let violated_rules = (is_whole || !rules.is_empty()).then_some(rules);
-    Ok(Evidence { device_name, launch, violated_rules, ..evidence })
+    let command = command(&request, name.as_deref().unwrap_or("any"), *kernel_threads);
+    Ok((is_whole || !rules.is_empty()).then_some((rules, Some(command))))
+}
+
+/// The check of a launch, to be pasted.
+fn command(request: &LaunchRequest, gpu: &str, kernel_threads: Option<u64>) -> String {
+    let Dim3 { x, y, z } = request.grid;
+    let block = request.block;
+    let gpu = if gpu.contains(' ') { format!("'{gpu}'") } else { gpu.to_owned() };
+    let mut command = format!(
+        "gridguard check --gpu {gpu} --grid {x},{y},{z} --block {},{},{}",
+        block.x, block.y, block.z
+    );
+    if request.dynamic_shared_bytes > 0 {
+        command += &format!(" --shared-mem {}", request.dynamic_shared_bytes);
+    }
+    if let Some(threads) = kernel_threads {
+        command += &format!(" --kernel-max-threads {threads}");
+    }
+    command
+}
+
+/// `9.0`, `90` and `sm_90a` as the catalogue names them.
+fn architecture(capability: &str) -> String {
+    let digits: String = capability.chars().filter(char::is_ascii_digit).collect();
+    format!("sm_{digits}")
 }
 
 /// The rules that `request` violates on GPUs of the catalogue, each with the highest limit, and the first such GPU,

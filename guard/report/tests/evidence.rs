@@ -7,10 +7,20 @@ use gridguard::{
     ComputeCapability, ContextState, Dim3, Guard, KernelLimits, LaunchLimits, LaunchRequest,
     OccupancyLimits, Parameter, Rule, catalog, validate, validate_co_resident,
 };
-use gridguard_diagnose::{Diagnosis, Evidence, FailureId, LogScanner, diagnose};
-use gridguard_report::{Diagnose, device_evidence, launch_config, violated_rules};
+use gridguard_diagnose::{Failure, Known, LogScanner};
+use gridguard_report::{Diagnose, of_code, violated_rules};
 use gridguard_test_support::corpus;
 use gridguard_test_support::fake_driver::with_fake;
+
+/// The deciding failure of an error.
+fn first_of(error: &impl Diagnose) -> Failure {
+    error.diagnosis().expect("a failure of CUDA").failures.remove(0)
+}
+
+/// The remarks that are not of a log.
+fn remarks(failure: &Failure) -> Vec<&str> {
+    failure.evidence.iter().filter(|it| it.line == 0).map(|it| it.text.as_str()).collect()
+}
 
 #[test]
 fn the_violated_rule_is_the_first_cause() {
@@ -21,10 +31,10 @@ fn the_violated_rule_is_the_first_cause() {
         let Err(violations) = validate(&request, &limits) else {
             continue;
         };
-        let found = violations.diagnosis().expect("CUDA rejects it");
-        let first = violations.iter().next().expect("not empty").to_string();
-        assert!(first.starts_with(&found.causes[0].what), "{}: {first}", row.report);
-        assert!(found.causes[0].why_likely.is_some(), "{}", row.report);
+        let found = first_of(&violations);
+        let first = violations.iter().next().expect("not empty");
+        assert_eq!(found.id, first.rule.to_string(), "{}", row.report);
+        assert!(found.cause.starts_with(&first.problem()), "{}: {found:?}", row.report);
     }
 }
 
@@ -39,36 +49,24 @@ fn too_few_co_resident_blocks_are_the_first_cause() {
         (request.cluster(Dim3::new(8, 1, 1)), 912, Rule::ClusterResidency),
     ] {
         let violations = validate_co_resident(&request, &limits, &occupancy).expect_err("too many");
-        let first = violations.iter().next().expect("not empty").to_string();
-        let found = LaunchError::from(violations).diagnosis().expect("CUDA rejects it");
-        assert_eq!(found.failure.number(), Some(number));
-        let why = format!("the launch violates rule {rule}");
-        assert_eq!(found.causes[0].why_likely.as_deref(), Some(why.as_str()));
-        assert!(first.starts_with(&found.causes[0].what), "{found}");
+        let found = first_of(&LaunchError::from(violations));
+        assert_eq!((found.code, found.id), (Some(number), rule.to_string()));
     }
 }
 
 #[test]
-fn launch_device_and_violations_are_evidence() {
+fn violated_rules_are_the_cause_and_a_legal_launch_is_none() {
     let request = LaunchRequest::new(Dim3::new(1, 76_800, 1), Dim3::new(128, 1, 1));
     let device = &catalog::gpu("h200").expect("listed").limits;
     let limits = LaunchLimits::new(device.clone(), KernelLimits::unknown("attention"));
     let violations = validate(&request, &limits).expect_err("too many blocks on y");
-    let evidence = Evidence {
-        launch: Some(launch_config(&request)),
-        violated_rules: Some(violated_rules(&violations)),
-        ..device_evidence(device)
-    };
-    let found = diagnose(&FailureId::from_code(1), &evidence);
-    let cause = &found.causes[0];
-    assert_eq!(violations.to_string(), format!("{}: {} [grid-dim-y]", cause.what, cause.remedy));
-    assert_eq!(
-        found.commands[0],
-        "gridguard check --gpu 'NVIDIA H200' --grid 1,76800,1 --block 128,1,1"
-    );
-    let legal = Evidence { violated_rules: Some(Vec::new()), ..Evidence::default() };
-    let not = diagnose(&FailureId::from_code(1), &legal).not;
-    assert_eq!(not[1], "the launch configuration: it was checked and violates no rule");
+    let known = Known::default().rules(violated_rules(&violations));
+    let found = of_code(1, &known).failures.remove(0);
+    let first = violations.iter().next().expect("one");
+    assert_eq!(found.cause, format!("{} [grid-dim-y]", first.problem()));
+    assert_eq!(found.remedy, first.remedy.to_string());
+    let legal = of_code(1, &Known::default().rules(Vec::new())).failures.remove(0);
+    assert_eq!(remarks(&legal), ["the launch configuration was checked: it violates no rule"]);
 }
 
 #[test]
@@ -79,9 +77,8 @@ fn outcomes_of_the_corpus_are_recognized() {
         assert!(rows.iter().any(|row| row.outcome == text), "{text} is in no row");
         let mut log = LogScanner::for_question();
         log.line(text);
-        let findings = log.findings();
-        assert_eq!(findings.len(), 1, "{text}");
-        assert_eq!(findings[0].failure.number(), Some(number));
+        let found = log.diagnosis(&Known::default()).failures;
+        assert_eq!((found.len(), found[0].code), (1, Some(number)), "{text}");
     }
 }
 
@@ -99,10 +96,9 @@ fn an_image_for_another_architecture_names_both_architectures() {
         device: "NVIDIA H200".into(),
         capability: ComputeCapability::new(9, 0),
     };
-    let found = error.diagnosis().expect("CUDA rejects it");
-    assert_eq!(found.failure.number(), Some(209));
-    let why = "the device has compute capability 9.0, the program has code for sm_120, up to 12.0";
-    assert_eq!(found.causes[0].why_likely.as_deref(), Some(why));
+    let found = first_of(&error);
+    assert_eq!(found.id, "no-code-for-architecture");
+    assert!(found.cause.contains("9.0") && found.cause.contains("sm_120a"), "{found:?}");
 }
 
 #[test]
@@ -110,40 +106,31 @@ fn a_missing_device_is_the_first_cause() {
     let hidden =
         CudaErrorKind::NoDevice { cuda_visible_devices: Some(String::new()), driver_version: None };
     let missing = CudaErrorKind::NoSuchDevice { ordinal: 4, count: 4 };
-    for (found, number, why) in [
-        (hidden.diagnosis(), 100, "the driver reports 0 devices"),
-        (missing.diagnosis(), 101, "device 4 was requested, 4 devices are visible"),
-    ] {
-        let found = found.expect("CUDA has a code for it");
-        assert_eq!(found.failure.number(), Some(number));
-        assert_eq!(found.causes[0].why_likely.as_deref(), Some(why));
-    }
+    assert_eq!(first_of(&hidden).id, "no-visible-device");
+    assert_eq!(first_of(&missing).id, "device-ordinal-too-high");
 }
 
 #[test]
 fn another_driver_library_is_a_stub() {
     let error = CudaErrorKind::OtherLibrary { ours: "libcuda.so.1".into() };
-    assert_eq!(error.diagnosis().expect("a failure of CUDA").failure.number(), Some(34));
+    assert_eq!(first_of(&error).id, "cuda-34");
 }
 
 #[test]
 fn guard_and_diagnoses_agree_on_what_loses_a_context() {
     let mut agreed = 0;
     for number in 1..1000 {
-        let diagnosis = diagnose(&FailureId::from_code(number), &Evidence::default());
-        // Former numbers of the runtime are other failures of the driver.
-        if diagnosis.failure.number() == Some(number) {
-            let is_lost = ContextState::after(number) == ContextState::Lost;
-            assert_eq!(diagnosis.sticky, is_lost, "{number}");
-            agreed += usize::from(is_lost);
-        }
+        let is_lost = ContextState::after(number) == ContextState::Lost;
+        let found = of_code(number, &Known::default()).failures.remove(0);
+        assert_eq!(found.is_sticky, is_lost, "{number}");
+        agreed += usize::from(is_lost);
     }
     assert_eq!(agreed, 15);
 }
 
 /// Launches a kernel of the fake driver until a launch fails, `times` times at most, and waits. Returns the diagnosis of
 /// the error, and the last launch as a message names it.
-fn diagnosis_of_launches(times: usize) -> (Diagnosis, String) {
+fn diagnosis_of_launches(times: usize) -> (Failure, String) {
     const PTX: &str = "// fake stacked local=65536 params=8\n.version 8.0\n.target sm_90\n\
                        .address_size 64\n.visible .entry stacked(\n)\n";
     let guard = Guard::cuda(0).expect("the fake driver has a device");
@@ -159,11 +146,11 @@ fn diagnosis_of_launches(times: usize) -> (Diagnosis, String) {
         args.value(0_u64);
         named = format!("stacked (grid 8 x 1 x 1, {}:{}:35)", file!(), line!() + 1);
         if let Err(error) = guard.launch(&kernel, &request, args) {
-            return (error.diagnosis().expect("a failure of CUDA"), named);
+            return (first_of(&error), named);
         }
     }
     let error = guard.synchronize(&stream).expect_err("a launch failed");
-    (error.diagnosis().expect("a failure of CUDA"), named)
+    (first_of(&error), named)
 }
 
 const FAULT: &str = "GRIDGUARD_FAKE_FAULT_LAUNCH";
@@ -172,10 +159,8 @@ const FAULT: &str = "GRIDGUARD_FAKE_FAULT_LAUNCH";
 fn an_error_of_a_later_launch_names_the_launch_that_may_have_caused_it() {
     with_fake(&[(FAULT, "0")], || {
         let (found, named) = diagnosis_of_launches(2);
-        let cause = &found.causes[0];
-        let what = "an earlier kernel failed; the call that reports the error is not at fault";
-        let why = format!("recent launches, newest last: {named}");
-        assert_eq!((cause.what.as_str(), cause.why_likely.as_deref()), (what, Some(&*why)));
+        assert!(found.is_late);
+        assert_eq!(remarks(&found), [format!("recent launches, newest last: {named}")]);
     });
 }
 
@@ -183,7 +168,7 @@ fn an_error_of_a_later_launch_names_the_launch_that_may_have_caused_it() {
 fn an_error_of_a_wait_counts_the_launches_that_it_does_not_name() {
     with_fake(&[(FAULT, "10")], || {
         let (found, _) = diagnosis_of_launches(11);
-        let why = found.causes[0].why_likely.as_ref().expect("the launches");
+        let why = remarks(&found)[0];
         assert!(why.starts_with("recent launches, newest last: 3 others, stacked (grid"), "{why}");
         assert_eq!(why.matches("stacked").count(), 8);
     });
@@ -193,8 +178,7 @@ fn an_error_of_a_wait_counts_the_launches_that_it_does_not_name() {
 fn the_error_of_a_checked_launch_names_the_launch() {
     with_fake(&[(FAULT, "0"), ("GRIDGUARD_SYNC", "1")], || {
         let (found, named) = diagnosis_of_launches(1);
-        let why = format!("the faulting launch is {named}");
-        assert_eq!(found.causes[0].why_likely, Some(why));
+        assert_eq!(remarks(&found), [format!("the faulting launch is {named}")]);
     });
 }
 
@@ -207,9 +191,9 @@ fn a_refused_launch_quotes_the_driver_and_excludes_its_configuration() {
     ];
     with_fake(&settings, || {
         let (found, _) = diagnosis_of_launches(1);
-        assert_eq!(found.failure.number(), Some(1));
-        assert_eq!(found.driver_log, ["gridDimY is 65536"]);
-        assert_eq!(found.not[1], "the launch configuration: it was checked and violates no rule");
+        assert_eq!(found.code, Some(1));
+        let legal = "the launch configuration was checked: it violates no rule";
+        assert_eq!(remarks(&found), [legal, "the driver's log: gridDimY is 65536"]);
     });
 }
 
@@ -217,9 +201,7 @@ fn a_refused_launch_quotes_the_driver_and_excludes_its_configuration() {
 fn a_launch_out_of_memory_names_the_local_memory_of_all_resident_threads() {
     with_fake(&[("GRIDGUARD_FAKE_ALLOC_LIMIT", "2147483648")], || {
         let (found, _) = diagnosis_of_launches(1);
-        let first = &found.causes[0];
-        assert!(first.what.contains("local memory"), "{first:?}");
-        let why = "the kernel's 65536 bytes per thread x 270336 resident threads = 16.50 GiB";
-        assert_eq!(first.why_likely.as_deref(), Some(why));
+        assert_eq!(found.id, "local-memory-of-resident-threads");
+        assert!(found.cause.contains("270336 threads"), "{found:?}");
     });
 }

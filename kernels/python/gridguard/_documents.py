@@ -119,75 +119,78 @@ class Batch:
 class Cause:
     """A possible cause of a failure, and its remedy."""
 
-    what: str
+    id: str
+    cause: str
     remedy: str
-    why_likely: str | None = None
-    id: str | None = None
+    fault: str
+
+
+@dataclass(frozen=True)
+class Line:
+    """A line of a log; number 0 is a remark that is not in it."""
+
+    line: int
+    text: str
+
+
+@dataclass(frozen=True)
+class Consequence:
+    """A failure that another one explains."""
+
+    id: str
+    title: str
+    line: int
+    text: str
 
 
 @dataclass(frozen=True)
 class Failure:
-    """An error of CUDA or one of its libraries."""
+    """A failure in a text, and its cause."""
 
-    origin: str
-    name: str
-    number: int | None
-    runtime_name: str | None
-    message: str | None
-
-
-@dataclass(frozen=True)
-class Diagnosis:
-    """The meaning of a failure, and its causes, the likeliest first."""
-
-    failure: Failure
-    meaning: str
-    sticky: bool
+    id: str
+    """The stable id of the cause."""
+    title: str
+    code: int | None
+    owner: str
+    platform: str
+    confidence: str
+    """constraint, reason, call and status name the cause; after generic and word, the text does not say."""
+    fault: str
+    """launch, program, environment, hardware, another-process or unknown."""
+    memory: str | None
+    """The memory that ran out: device, pinned, host, address-space, pool, shared or shared-memory-file."""
+    is_sticky: bool
     """Whether every later CUDA call of the process fails."""
-    late: bool
-    """Whether a later, unrelated call usually reports it."""
-    causes: tuple[Cause, ...]
-    commands: tuple[str, ...]
-    not_: tuple[str, ...]
-    """Failures that it is mistaken for, and why it is another."""
-    driver_log: tuple[str, ...] = ()
-    is_undecided: bool = False
-    """Whether the text does not tell which argument or size of a launch was refused."""
-    kernel: str | None = None
-    """The failed kernel, if the text names it."""
-    lines: tuple[str, ...] = ()
-    """Lines of Python to add to the program after the first command."""
-
-
-@dataclass(frozen=True)
-class Finding:
-    """A failure in a text."""
-
-    line: int
-    text: str
+    is_late: bool
+    """Whether a later, unrelated call may have reported it."""
+    cause: str
+    remedy: str
+    may: tuple[Cause, ...]
+    """The possible causes, if the text does not say."""
+    command: str | None
+    evidence: tuple[Line, ...]
     times: int
-    diagnosis: Diagnosis
-    consequence_of: Failure | None = None
-    note: str | None = None
+    captures: dict[str, str]
+    consequences: tuple[Consequence, ...]
+    source: str
 
 
 @dataclass(frozen=True)
 class Explanation:
-    """The failures in a text. False if there are none; `str` is the text for people."""
+    """The failures in a text, the deciding one first. False if there are none; `str` is the text for people."""
 
+    platform: str
     lines: int
-    dropped: int
-    """The number of lines with failures that are not in `findings`."""
-    findings: tuple[Finding, ...]
+    failures: tuple[Failure, ...]
     report: str
     assumed: str | None
     """The failure that was assumed, if the text is only part of its name or message."""
 
     def __bool__(self) -> bool:
-        return bool(self.findings)
+        return bool(self.failures)
 
     def __str__(self) -> str:
-        return self.report if self.findings else "no CUDA failure recognized\n"
+        return self.report if self.failures else "no failure recognized\n"
 
 
 @dataclass(frozen=True)
@@ -298,9 +301,11 @@ def explain(text: str, *, gpu: str | None = None, device: Number | None = None) 
     document, report, assumed = _native.explain(text, _name(gpu), _ordinal(device))
     explained = json.loads(document)
     return Explanation(
+        platform=explained["platform"],
         lines=explained["lines"],
-        dropped=explained["dropped"],
-        findings=tuple(_finding(one) for one in explained["findings"]),
+        failures=tuple(
+            _built(Failure, one, may=Cause, evidence=Line, consequences=Consequence) for one in explained["failures"]
+        ),
         report=report,
         assumed=assumed,
     )
@@ -326,16 +331,6 @@ def doctor(command: str = "gridguard", *, timeout: float = 120.0) -> Report:
     except (OSError, subprocess.TimeoutExpired, ValueError, LookupError, TypeError) as error:
         raise _native.GridguardError(f"{program} doctor failed: {error}") from error
     return Report(tuple(_built(Problem, one) for one in findings))
-
-
-def _finding(document: dict[str, Any]) -> Finding:
-    diagnosis = dict(document["diagnosis"])
-    diagnosis["not_"] = tuple(diagnosis.pop("not"))
-    diagnosis["failure"] = _built(Failure, diagnosis["failure"])
-    document = {**document, "diagnosis": _built(Diagnosis, diagnosis, causes=Cause)}
-    if "consequence_of" in document:
-        document["consequence_of"] = _built(Failure, document["consequence_of"])
-    return _built(Finding, document)
 
 
 def _built(kind: type[T], document: dict[str, Any], **items: type) -> T:

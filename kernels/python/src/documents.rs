@@ -5,7 +5,7 @@ use std::sync::Arc;
 use gridguard::catalog;
 use gridguard::check::CheckRequest;
 use gridguard::{DeviceLimits, cuda};
-use gridguard_report::{ExplainedLog, device_evidence, scan};
+use gridguard_report::{device_facts, explain_log, scan};
 use pyo3::prelude::*;
 
 use crate::error::{failed, invalid};
@@ -52,10 +52,10 @@ pub(crate) fn explain(
         (None, None) => None,
         (gpu, device) => Some(limits_of(gpu, device)?),
     };
-    let evidence = device.as_deref().map(device_evidence).unwrap_or_default();
+    let known = device.as_deref().map(device_facts).unwrap_or_default();
     let (log, assumed) = scan(text.trim());
-    let explained = ExplainedLog::new(&log, &evidence, device.as_deref()).map_err(invalid)?;
-    Ok((json(&explained)?, explained.to_string(), assumed.map(|failure| failure.to_string())))
+    let diagnosis = explain_log(&log, &known, device.as_deref()).map_err(invalid)?;
+    Ok((json(&diagnosis)?, diagnosis.to_string(), assumed.map(str::to_owned)))
 }
 
 /// A number of bytes, for example `100`, `100KiB` or `2Gi`, as the command reads it.

@@ -96,18 +96,19 @@ def test_every_argument_of_a_check_reaches_the_request():
 
 def test_a_message_a_number_and_a_log_are_explained():
     explanation = gridguard.explain("CUDA error: invalid configuration argument")
-    [finding] = explanation.findings
-    assert finding.diagnosis.failure.name == "cudaErrorInvalidConfiguration"
-    assert finding.diagnosis.causes[0].id == "launch-size"
-    assert "out of memory" in finding.diagnosis.not_[0]
+    [failure] = explanation.failures
+    assert (failure.id, failure.code, failure.confidence) == ("cuda-9", 9, "generic")
+    assert len(failure.may) == 3 and failure.may[0].fault == "launch"
     assert str(explanation).startswith("cudaErrorInvalidConfiguration (9)")
-    assert gridguard.explain("700").findings[0].diagnosis.sticky
-    assumed = gridguard.explain("misaligned")
-    assert assumed.assumed == "CUDA_ERROR_MISALIGNED_ADDRESS (716)"
+    assert gridguard.explain("700").failures[0].is_sticky
+    memory = gridguard.explain("Amount of dynamic shared memory exceeds device limit (100.000 KiB > 48.000 KiB).").failures[0]
+    assert (memory.memory, memory.fault, memory.captures["limit"]) == ("shared", "launch", "48.000 KiB")
+    assumed = gridguard.explain("misaligned address")
+    assert assumed.failures[0].title == "CUDA_ERROR_MISALIGNED_ADDRESS"
     log = gridguard.explain("epoch 1\nCUDA error: an illegal memory access was encountered\nepoch 2\n")
-    assert (log.lines, log.findings[0].line) == (3, 2)
+    assert (log.lines, log.failures[0].evidence[0].line) == (3, 2)
     nothing = gridguard.explain("all is well", gpu="h200")
-    assert not nothing and str(nothing) == "no CUDA failure recognized\n"
+    assert not nothing and str(nothing) == "no failure recognized\n"
 
 
 def test_the_commands_report_is_read_and_its_failures_are_errors(tmp_path):

@@ -87,13 +87,14 @@ impl Seen {
     pub(crate) fn failure<E: Failure>(error: &E) -> Self {
         let (code, diagnosis) = (error.code(), error.diagnosed());
         let mut outcome = error.path();
-        let name = diagnosis.as_ref().map(|diagnosis| diagnosis.failure.entry().name);
+        let first = diagnosis.and_then(|diagnosis| diagnosis.failures.into_iter().next());
+        let name = first.as_ref().map(|failure| failure.title);
         if let (Some(code), Some(name)) = (code, name) {
             outcome += &format!("/{code} {name}");
         }
-        let diagnosed = diagnosis.map(|diagnosis| match diagnosis.failure.number() {
+        let diagnosed = first.map(|failure| match failure.code {
             Some(number) => number.to_string(),
-            None => diagnosis.failure.entry().name.to_owned(),
+            None => failure.title.to_owned(),
         });
         let suspects = error.driver().and_then(DriverError::suspects);
         let launches = suspects.map(|suspects| suspects.launches().iter()).into_iter().flatten();

@@ -7,7 +7,7 @@ use cudarc::driver::LaunchConfig;
 use cudarc::driver::sys::CUfunction_attribute_enum;
 use cudarc::nvrtc::Ptx;
 use gridguard::cuda::{CompileOptions, Compiler, driver_version};
-use gridguard_diagnose::LogScanner;
+use gridguard_diagnose::{Fault, Known, LogScanner};
 
 use super::support::{context, guard, stream};
 
@@ -41,11 +41,15 @@ fn sizes_that_the_driver_logs_are_read() {
         assert!(output.status.success(), "{text}");
         let mut log = LogScanner::new();
         log.read(text.as_bytes()).expect("memory can be read");
-        let findings = log.findings();
-        let found = findings.first().map(|finding| &finding.evidence);
-        assert_eq!(found.is_some_and(|it| !it.driver_log.is_empty()), keeps_a_log, "{text}");
-        if let Some(found) = found.filter(|_| grid.is_some()) {
-            assert_eq!(found.launch_sizes.grid, grid, "{text}");
+        let diagnosis = log.diagnosis(&Known::default());
+        let first = diagnosis.failures.first();
+        let is_decided =
+            first.is_some_and(|it| it.fault == Fault::Launch && diagnosis.is_decided());
+        assert!(!keeps_a_log || grid.is_none() || is_decided, "{text}");
+        let need = first.and_then(|it| it.captures.get("need"));
+        if let Some(grid) = grid.filter(|_| keeps_a_log) {
+            let largest = grid.iter().max().expect("three").to_string();
+            assert_eq!(need, Some(&largest), "{text}");
         }
     }
 }

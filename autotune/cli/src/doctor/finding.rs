@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 use std::fmt::{self, Display};
 
-use gridguard_diagnose::{Diagnosis, LogScanner, diagnose};
+use gridguard_diagnose::{Diagnosis, Known, diagnose};
 use serde::{Deserialize, Serialize};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -67,19 +67,18 @@ impl Subject {
 
 /// The most likely cause of an error, and its remedy.
 pub(super) fn remedy(diagnosis: Option<Diagnosis>) -> String {
-    let cause = diagnosis.and_then(|diagnosis| diagnosis.causes.into_iter().next());
-    cause.map_or_else(
-        || "gridguard explain says more about the message".to_owned(),
-        |cause| format!("{}: {}", cause.what, cause.remedy),
-    )
+    let failure = diagnosis.and_then(|diagnosis| diagnosis.failures.into_iter().next());
+    let told = failure.map(|it| match it.may.into_iter().next() {
+        Some(cause) => format!("{} {}", cause.cause, cause.remedy),
+        None => format!("{} {}", it.cause, it.remedy),
+    });
+    told.unwrap_or_else(|| "gridguard explain says more about the message".to_owned())
 }
 
 /// The same for a message; `None` if the message is not known.
 pub(super) fn remedy_of_message(message: &str) -> Option<String> {
-    let mut log = LogScanner::for_question();
-    message.lines().for_each(|line| log.line(line));
-    let found = log.findings().into_iter().next()?;
-    Some(remedy(Some(diagnose(&found.failure, &found.evidence))))
+    let diagnosis = diagnose(&message.replace('\n', " "), &Known::default());
+    (!diagnosis.failures.is_empty()).then(|| remedy(Some(diagnosis)))
 }
 
 /// The beginning of a text that may be long, on one line.

@@ -7,7 +7,6 @@ use gridguard::cuda::{
     Kernel, Module,
 };
 use gridguard::{ComputeCapability, Dim3, Guard, LaunchRequest, Parameter};
-use gridguard_diagnose::FailureId;
 use gridguard_report::Diagnose;
 
 use super::finding::{Finding, Level, Subject, remedy, remedy_of_message, shorten};
@@ -122,7 +121,7 @@ impl<E: Into<gridguard::Error>> From<E> for SmokeTestError {
         {
             // The kernel accesses only its own memory, so the device is at fault.
             let DriverError { call, code, name, .. } = error;
-            let remedy = match FailureId::from_code(*code).entry().name {
+            let remedy = match *code {
                 ECC => remedy(error.diagnosis()),
                 _ => CHECK_MEMORY.to_owned(),
             };
@@ -184,7 +183,7 @@ fn gib(bytes: u64) -> String {
 
 const CHECK_MEMORY: &str =
     "look for memory errors (nvidia-smi -q -d ECC, dmesg for Xid), and use another device";
-const ECC: &str = "CUDA_ERROR_ECC_UNCORRECTABLE";
+const ECC: i32 = 214;
 /// Spreads consecutive numbers over all bits: 2^64 divided by the golden ratio.
 const MIXER: u64 = 0x9e37_79b9_7f4a_7c15;
 
