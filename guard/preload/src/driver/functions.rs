@@ -103,6 +103,13 @@ pub(crate) unsafe fn original<F: Copy>(through: (usize, usize)) -> Option<F> {
     (!found.is_null()).then(|| unsafe { mem::transmute_copy::<*mut c_void, F>(&found) })
 }
 
+/// A function and slot of the driver that the program has called or looked up.
+pub(crate) fn known() -> (usize, usize) {
+    let all = (0..FUNCTIONS.len()).flat_map(|place| (0..SLOTS).map(move |slot| (place, slot)));
+    let mut of_driver = all.filter(|(place, _)| !is_runtime(*place));
+    of_driver.find(|through| !original_address(*through).is_null()).unwrap_or_default()
+}
+
 /// Whether the function belongs to the CUDA runtime, or to a compiler.
 pub(crate) fn is_runtime(function: usize) -> bool {
     FUNCTIONS.get(function).is_some_and(|function| function.since == 0)

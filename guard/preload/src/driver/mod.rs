@@ -5,13 +5,13 @@ use core::mem;
 use core::ptr;
 use core::sync::atomic::{AtomicPtr, Ordering};
 
-use gridguard::abi::{LaunchAttribute, LaunchConfig};
+use gridguard::abi::LaunchConfig;
 use gridguard::{ComputeCapability, DeviceLimits, KernelLimits, OccupancyLimits};
 
 use self::abi::{Handle, LogCallback, POOL_RESERVED, POOL_USED, SUCCESS, Status};
 use self::functions::{FUNCTIONS, SETTABLE, SLOTS};
 use self::node::{AttributeValue, KernelNode, OldKernelNode};
-use self::request::Launch;
+use self::request::{Launch, NO_ATTRIBUTES};
 use crate::process;
 use crate::process::elf;
 
@@ -320,14 +320,8 @@ impl Driver {
         });
         let cluster_blocks = self.largest_cluster.filter(|_| launch.cluster.is_some());
         let cluster_blocks = cluster_blocks.and_then(|ask| {
-            let config = LaunchConfig {
-                grid: launch.grid,
-                block: launch.block,
-                shared_bytes: launch.shared_bytes,
-                stream: ptr::null_mut(),
-                attributes: ptr::null::<LaunchAttribute>(),
-                attribute_count: 0,
-            };
+            let &Launch { grid, block, shared_bytes, .. } = launch;
+            let config = LaunchConfig { grid, block, shared_bytes, ..NO_ATTRIBUTES };
             // SAFETY: the function is loaded; both pointers are to live values.
             let most = written(0, |most| Some(unsafe { ask(most, function, &raw const config) }))?;
             u64::try_from(most).ok()

@@ -1,6 +1,7 @@
 //! The configuration of a launch, and its conversion to a `LaunchRequest`.
 
 use core::ffi::c_uint;
+use core::ptr;
 
 use gridguard::abi::{
     CLUSTER_DIMENSION, COOPERATIVE, DEPENDENT, LaunchAttribute, LaunchConfig, PRIORITY,
@@ -114,6 +115,16 @@ impl Launch {
         text
     }
 }
+
+/// A launch of nothing on the default stream.
+pub(crate) const NO_ATTRIBUTES: LaunchConfig = LaunchConfig {
+    grid: [0; 3],
+    block: [0; 3],
+    shared_bytes: 0,
+    stream: ptr::null_mut(),
+    attributes: ptr::null(),
+    attribute_count: 0,
+};
 
 /// The launch that `config` describes.
 ///

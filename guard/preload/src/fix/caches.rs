@@ -29,13 +29,13 @@ pub(crate) fn begin() {
     let _ = CACHES.set(Mutex::new(caches(|name| variable(name).map(PathBuf::from))));
 }
 
-fn caches(variable: impl Fn(&CStr) -> Option<PathBuf>) -> Caches {
-    let home = || variable(c"HOME");
-    let triton = variable(c"TRITON_CACHE_DIR")
-        .or_else(|| Some(variable(c"TRITON_HOME").or_else(home)?.join(".triton").join("cache")));
-    let compiled = variable(c"TORCHINDUCTOR_CACHE_DIR").or_else(|| {
-        let user = variable(c"LOGNAME").or_else(|| variable(c"USER")).unwrap_or("root".into());
-        let folder = variable(c"TMPDIR").unwrap_or("/tmp".into());
+fn caches(variable: impl Fn(&str) -> Option<PathBuf>) -> Caches {
+    let home = || variable("HOME");
+    let triton = variable("TRITON_CACHE_DIR")
+        .or_else(|| Some(variable("TRITON_HOME").or_else(home)?.join(".triton").join("cache")));
+    let compiled = variable("TORCHINDUCTOR_CACHE_DIR").or_else(|| {
+        let user = variable("LOGNAME").or_else(|| variable("USER")).unwrap_or("root".into());
+        let folder = variable("TMPDIR").unwrap_or("/tmp".into());
         Some(folder.join(format!("torchinductor_{}", user.display())))
     });
     let triton = triton.into_iter().chain(compiled.clone());
@@ -178,7 +178,7 @@ mod tests {
     fn folders_are_those_of_triton_and_of_torch() {
         let read = |set: &[(&str, &str)]| {
             let Caches { triton, .. } = caches(|name| {
-                let found = set.iter().find(|(known, _)| name.to_str() == Ok(*known));
+                let found = set.iter().find(|(known, _)| name == *known);
                 found.map(|(_, value)| PathBuf::from(value))
             });
             triton.into_iter().map(|cache| cache.folder.display().to_string()).collect::<Vec<_>>()

@@ -9,7 +9,7 @@ use gridguard::ptx::{Rewritten, rewrite};
 
 use crate::driver::Driver;
 use crate::driver::abi::{BINARY_IS_PRESERVED, Handle, SUCCESS, Status};
-use crate::driver::functions::replacements;
+use crate::driver::functions::{FUNCTIONS, replacements};
 use crate::fix::image::{Contents, Source};
 use crate::fix::{index, kernels, sidecar};
 use crate::process;
@@ -20,72 +20,43 @@ use crate::watch::slot_cache::hash_of;
 use crate::watch::table;
 
 replacements! {
-    /// `cuModuleLoadData`.
-    module(module: *mut Handle, image: *const c_void)
-    |through, call, original| {
-        // SAFETY: the pointer to which the driver writes the handle, and a rewritten text.
-        let again = |_: &Driver, text| Some(unsafe { original(module, text) });
-        // SAFETY: the driver writes the handle to `module`.
-        unsafe { loaded(&Call::new(through, Source::Memory(image), module), call, again) }
-    }
-
-    /// `cuModuleLoadDataEx`.
-    module_ex(
+    /// `cuModuleLoadData` and `cuModuleLoadDataEx`. The first does not read the registers of the options.
+    module(
         module: *mut Handle, image: *const c_void, count: c_uint, options: *mut c_int,
         values: *mut *mut c_void,
     )
     |through, call, original| {
+        let has_options = FUNCTIONS[H].symbol.to_bytes().ends_with(b"Ex");
+        let values_of_program = if has_options { values } else { ptr::null_mut() };
         // SAFETY: the caller's own arguments, with a rewritten text for the image.
         let again = |_: &Driver, text| Some(unsafe { original(module, text, count, options, values) });
         let load = Call::new(through, Source::Memory(image), module);
         // SAFETY: the driver writes the handle to `module`.
-        unsafe { loaded(&Call { values, count, ..load }, call, again) }
+        unsafe { loaded(&Call { values: values_of_program, count, ..load }, call, again) }
     }
 
-    /// `cuModuleLoad`.
-    module_file(module: *mut Handle, path: *const c_void)
+    /// `cuModuleLoad` and `cuModuleLoadFatBinary`, which take no text.
+    module_without_text(module: *mut Handle, image: *const c_void)
     |through, call| {
+        // SAFETY: the pointer to which the driver writes the handle, and a text with a zero byte at its end.
+        let again = |driver: &Driver, text| driver.load_module.map(|load| unsafe { load(module, text) });
         // SAFETY: the driver writes the handle to `module`.
-        unsafe { loaded(&Call::new(through, Source::File(path), module), call, load_text(module)) }
+        unsafe { loaded(&Call::new(through, source::<H>(image), module), call, again) }
     }
 
-    /// `cuModuleLoadFatBinary`.
-    module_fatbin(module: *mut Handle, image: *const c_void)
-    |through, call| {
-        // SAFETY: the driver writes the handle to `module`.
-        unsafe { loaded(&Call::new(through, Source::Memory(image), module), call, load_text(module)) }
-    }
-
-    /// `cuLibraryLoadData`.
+    /// `cuLibraryLoadData` and `cuLibraryLoadFromFile`.
     library(
         library: *mut Handle, image: *const c_void, options: *mut c_int, values: *mut *mut c_void,
         count: c_uint, own_options: *mut c_int, own_values: *mut *mut c_void, own_count: c_uint,
     )
-    |through, call, original| {
-        // SAFETY: the caller's own arguments, with a rewritten text for the image.
-        let again = |_: &Driver, text| Some(unsafe {
-            original(library, text, options, values, count, own_options, own_values, own_count)
-        });
-        // SAFETY: the caller's own arguments.
-        let keeps_text = unsafe { is_preserved(own_options, own_count) };
-        let load = Call::new(through, Source::Memory(image), library);
-        // SAFETY: the driver writes the handle to `library`.
-        unsafe { loaded(&Call { values, count, keeps_text, ..load }, call, again) }
-    }
-
-    /// `cuLibraryLoadFromFile`.
-    library_file(
-        library: *mut Handle, path: *const c_void, options: *mut c_int, values: *mut *mut c_void,
-        count: c_uint, own_options: *mut c_int, own_values: *mut *mut c_void, own_count: c_uint,
-    )
     |through, call| {
-        // SAFETY: the caller's own arguments, and a rewritten text.
+        // SAFETY: the caller's own arguments, with a rewritten text for the image.
         let again = |driver: &Driver, text| driver.load_library.map(|load| unsafe {
             load(library, text, options, values, count, own_options, own_values, own_count)
         });
         // SAFETY: the caller's own arguments.
         let keeps_text = unsafe { is_preserved(own_options, own_count) };
-        let load = Call::new(through, Source::File(path), library);
+        let load = Call::new(through, source::<H>(image), library);
         // SAFETY: the driver writes the handle to `library`.
         unsafe { loaded(&Call { values, count, keeps_text, ..load }, call, again) }
     }
@@ -106,14 +77,12 @@ replacements! {
     }
 }
 
-/// Loads a text as a module, because the program's function takes no text.
-///
-/// # Safety
-///
-/// The driver may write a handle to `module`.
-unsafe fn load_text(module: *mut Handle) -> impl FnOnce(&Driver, *const c_void) -> Option<Status> {
-    // SAFETY: the pointer to which the driver writes the handle, and a text with a zero byte at its end.
-    move |driver, text| driver.load_module.map(|load| unsafe { load(module, text) })
+/// The image that a function takes: a path, or data.
+fn source<const H: usize>(image: *const c_void) -> Source {
+    match FUNCTIONS[H].symbol.to_bytes() {
+        b"cuModuleLoad" | b"cuLibraryLoadFromFile" => Source::File(image),
+        _ => Source::Memory(image),
+    }
 }
 
 /// A call that loads an image.

@@ -7,7 +7,7 @@ use gridguard::abi::LaunchConfig;
 
 use crate::driver::abi::{Handle, INVALID_VALUE, SUCCESS, Status};
 use crate::driver::functions::{self, FUNCTIONS, replacements};
-use crate::driver::request::{Launch, configured, is_oversized};
+use crate::driver::request::{Launch, NO_ATTRIBUTES, configured, is_oversized};
 use crate::fix::arguments::RawArguments;
 use crate::fix::opt_in;
 use crate::fix::relaunch::{SendLaunch, in_parts};
@@ -78,15 +78,6 @@ replacements! {
     }
 }
 
-const NO_ATTRIBUTES: LaunchConfig = LaunchConfig {
-    grid: [0; 3],
-    block: [0; 3],
-    shared_bytes: 0,
-    stream: ptr::null_mut(),
-    attributes: ptr::null(),
-    attribute_count: 0,
-};
-
 /// Calls an original. If it is the outermost call, returns what `then` makes of the result.
 #[inline]
 pub(crate) fn outermost(call: impl Fn() -> Status, then: impl FnOnce(Status) -> Status) -> Status {
@@ -103,7 +94,8 @@ fn watched(
     passed: RawArguments,
     send: impl Fn(&LaunchConfig, Handle, RawArguments) -> Status,
 ) -> Status {
-    if let Some(RelayedLaunch { grid, shared_bytes }) = relay::take(config.shared_bytes) {
+    let relayed = relay::take(config.grid, config.shared_bytes);
+    if let Some(RelayedLaunch { grid, shared_bytes, .. }) = relayed {
         (config.grid, config.shared_bytes) = (grid, shared_bytes);
     }
     let call = || send(&config, function, passed);
@@ -123,7 +115,10 @@ fn watched(
         if status != SUCCESS {
             return refused(describe(), status, &call, Some(passed));
         }
-        accepted(describe, Some(passed));
+        match relayed {
+            None => accepted(describe, Some(passed)),
+            Some(_) => outcome::fixed(&describe(), passed, status),
+        }
         status
     })
 }

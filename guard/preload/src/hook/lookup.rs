@@ -9,82 +9,22 @@ use core::mem;
 use core::sync::atomic::{AtomicPtr, Ordering};
 
 use crate::driver::functions::is_unknown_launch;
-use crate::hook::table;
+use crate::hook::trampoline::Choice;
+use crate::hook::{table, triton};
 use crate::process::elf;
 use crate::report::unwatched;
-
-/// The result of `choose`: the assembly below jumps to the target, or without a target returns the value.
-#[repr(C)]
-struct Outcome {
-    value: *mut c_void,
-    jump: *mut c_void,
-}
-
-impl Outcome {
-    const fn jump(jump: *mut c_void) -> Self {
-        Self { value: core::ptr::null_mut(), jump }
-    }
-
-    const fn value(value: *mut c_void) -> Self {
-        Self { value, jump: core::ptr::null_mut() }
-    }
-}
 
 type Dlsym = unsafe extern "C" fn(*mut c_void, *const c_char) -> *mut c_void;
 type Dlvsym = unsafe extern "C" fn(*mut c_void, *const c_char, *const c_char) -> *mut c_void;
 
-/// Defines the function that other libraries find under this name. It keeps three arguments over the call
-/// of `choose`.
+/// Defines the function that other libraries find under this name.
 macro_rules! entry {
     ($name:ident, $choose:path) => {
         #[cfg(not(test))]
         #[unsafe(no_mangle)]
         #[unsafe(naked)]
         unsafe extern "C" fn $name() {
-            #[cfg(target_arch = "x86_64")]
-            core::arch::naked_asm!(
-                ".cfi_startproc",
-                "endbr64",
-                "push rdi",
-                ".cfi_adjust_cfa_offset 8",
-                "push rsi",
-                ".cfi_adjust_cfa_offset 8",
-                "push rdx",
-                ".cfi_adjust_cfa_offset 8",
-                "call {choose}",
-                "mov r11, rdx",
-                "pop rdx",
-                ".cfi_adjust_cfa_offset -8",
-                "pop rsi",
-                ".cfi_adjust_cfa_offset -8",
-                "pop rdi",
-                ".cfi_adjust_cfa_offset -8",
-                "test r11, r11",
-                "jz 2f",
-                "jmp r11",
-                "2: ret",
-                ".cfi_endproc",
-                choose = sym $choose,
-            );
-            #[cfg(target_arch = "aarch64")]
-            core::arch::naked_asm!(
-                "hint #34",
-                "stp x29, x30, [sp, #-48]!",
-                "mov x29, sp",
-                "stp x0, x1, [sp, #16]",
-                "str x2, [sp, #32]",
-                "bl {choose}",
-                "mov x9, x0",
-                "mov x16, x1",
-                "ldp x0, x1, [sp, #16]",
-                "ldr x2, [sp, #32]",
-                "ldp x29, x30, [sp], #48",
-                "cbz x16, 2f",
-                "br x16",
-                "2: mov x0, x9",
-                "ret",
-                choose = sym $choose,
-            );
+            crate::hook::trampoline::trampoline!($choose, 0);
         }
     };
 }
@@ -92,7 +32,7 @@ macro_rules! entry {
 entry!(dlsym, choose);
 entry!(dlvsym, choose_version);
 
-unsafe extern "C" fn choose(handle: *mut c_void, name: *const c_char) -> Outcome {
+unsafe extern "C" fn choose(handle: *mut c_void, name: *const c_char) -> Choice {
     let real = real(&REAL_DLSYM, || elf::next(c"dlsym"));
     // SAFETY: the caller's own arguments for the function `dlsym` at this address.
     let find = || unsafe { mem::transmute::<*mut c_void, Dlsym>(real)(handle, name) };
@@ -104,7 +44,7 @@ unsafe extern "C" fn choose_version(
     handle: *mut c_void,
     name: *const c_char,
     version: *const c_char,
-) -> Outcome {
+) -> Choice {
     let real = real(&REAL_DLVSYM, || elf::next(c"dlvsym"));
     // SAFETY: the caller's own arguments for the function `dlvsym` at this address.
     let find = || unsafe { mem::transmute::<*mut c_void, Dlvsym>(real)(handle, name, version) };
@@ -122,11 +62,14 @@ unsafe fn outcome(
     name: *const c_char,
     real: *mut c_void,
     find: impl FnOnce() -> *mut c_void,
-) -> Outcome {
+) -> Choice {
     // SAFETY: by this function's contract: the name is null or a string, and a function is only found for a string.
     unsafe {
         match function_of(handle, name) {
-            Some(function) => Outcome::value(replaced(function, find(), (handle, name))),
+            Some(function) => Choice::value(replaced(function, find(), (handle, name))),
+            None if !name.is_null() && triton::MODULES.contains(&CStr::from_ptr(name)) => {
+                Choice::value(triton::initialiser(find()))
+            }
             None => {
                 if !name.is_null()
                     && is_unknown_launch(CStr::from_ptr(name).to_bytes())
@@ -134,7 +77,7 @@ unsafe fn outcome(
                 {
                     unwatched::note(CStr::from_ptr(name).to_bytes());
                 }
-                Outcome::jump(real)
+                Choice::enter(real)
             }
         }
     }

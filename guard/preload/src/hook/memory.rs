@@ -7,7 +7,7 @@ use gridguard_report::MemoryKind;
 use crate::driver::abi::{
     LOCATION_DEVICE, LOCATIONS_HOST, MemoryProperties, OUT_OF_MEMORY, SUCCESS, Status,
 };
-use crate::driver::functions::{once, replacements};
+use crate::driver::functions::{FUNCTIONS, once, replacements};
 use crate::hook::session;
 use crate::process::flag::Flag;
 use crate::refuse::{late, memory as refuse};
@@ -16,18 +16,14 @@ use crate::watch::memory::request::{Request, wide};
 use crate::watch::memory::{stacks, sums};
 
 replacements! {
-    /// `cuMemAlloc`, `cuMemAllocAsync` and `cuMemAllocFromPoolAsync`. Here and below, a function with fewer arguments does
+    /// All functions that write an address and take its bytes first. Here and below, a function with fewer arguments does
     /// not read the registers of the others.
-    device(result: *mut u64, bytes: usize, pool_or_stream: usize, stream: usize)
-    |through, call| { allocated(Request::new(through, MemoryKind::Device, bytes), result, call) }
-
-    /// `cuMemAllocManaged`.
-    managed(result: *mut u64, bytes: usize, flags: c_uint)
-    |through, call| { allocated(Request::new(through, MemoryKind::Managed, bytes), result, call) }
-
-    /// `cuMemAllocHost` and `cuMemHostAlloc`.
-    pinned(result: *mut u64, bytes: usize, flags: c_uint)
-    |through, call| { allocated(Request::new(through, MemoryKind::Pinned, bytes), result, call) }
+    allocate(result: *mut u64, bytes: usize, third: usize, fourth: usize)
+    |through, call| {
+        let request = Request::new(through, kind_of(H), bytes);
+        // SAFETY: the successful call wrote the address.
+        watched(request, call, || unsafe { (Key::of_address(*result), request.bytes) })
+    }
 
     /// `cuMemAllocPitch`.
     pitch(result: *mut u64, pitch: *mut usize, row_bytes: usize, rows: usize, element_bytes: c_uint)
@@ -71,11 +67,14 @@ replacements! {
     }
 }
 
-/// Watches an allocation whose address the call writes to `result`.
-#[inline(always)]
-fn allocated(request: Request, result: *mut u64, call: impl Fn() -> Status) -> Status {
-    // SAFETY: the successful call wrote the address.
-    watched(request, call, || unsafe { (Key::of_address(*result), request.bytes) })
+/// The kind of memory that a function allocates.
+#[inline]
+fn kind_of(function: usize) -> MemoryKind {
+    match FUNCTIONS[function].name {
+        b"cuMemAllocManaged" => MemoryKind::Managed,
+        b"cuMemHostAlloc" | b"cuMemAllocHost" => MemoryKind::Pinned,
+        _ => MemoryKind::Device,
+    }
 }
 
 /// Calls the original, and records the allocation that `made` describes, or explains its refusal.

@@ -81,6 +81,24 @@ pub(crate) fn refused(launch: &Launch, status: Status, not_fixed: Option<Reason>
     }
 }
 
+/// Explains a launch that never reached the driver, because a 32-bit product of its grid is not positive.
+#[cold]
+pub(crate) fn skipped(launch: &Launch) {
+    guarded::run(|| {
+        session::begin();
+        let entry = named_entry(launch);
+        let [x, y, z] = launch.grid.map(u64::from);
+        let blocks = u128::from(x * y) * u128::from(z);
+        let why = format!(
+            "{x} x {y} x {z} are {blocks} blocks, which Triton's launcher multiplies in 32 bits \
+             and takes for none"
+        );
+        let refusal = |name: &str| Refusal::new(launch, SUCCESS, name).skipped(why);
+        refuse::count(launch, SUCCESS, (entry, None), refusal);
+    });
+    act_on_refusal(INVALID_VALUE);
+}
+
 /// The result of this thread's next successful synchronisation: with `--on-refused raise`, the error of a refused
 /// launch.
 pub(crate) fn raised() -> Status {

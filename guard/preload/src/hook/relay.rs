@@ -1,5 +1,6 @@
-//! Relays oversized launches through a runtime that checks the grid itself, as runtimes before CUDA 13 do. The runtime
-//! gets a small grid. Our replacement of the driver's function then takes the whole grid back, and launches it in parts.
+//! Relays launches through a runtime that checks the grid itself, as runtimes before CUDA 13 do, or a launcher that skips
+//! the grid, as Triton's does. The runtime gets a small grid. Our replacement of the driver's function then takes the whole
+//! grid back, and launches it, in parts if it is oversized.
 
 use core::cell::Cell;
 use core::ffi::c_uint;
@@ -15,24 +16,20 @@ use crate::process::flag::Flag;
 pub(crate) struct RelayedLaunch {
     pub(crate) grid: [c_uint; 3],
     pub(crate) shared_bytes: c_uint,
-}
-
-#[derive(Clone, Copy)]
-enum State {
-    None,
-    /// The runtime was called, and has not called the driver yet.
-    Waiting(RelayedLaunch),
-    /// The driver's function has the launch.
-    Taken,
+    /// Whether the small grid has one cluster, and the whole grid counts clusters along x.
+    of_clusters: bool,
 }
 
 thread_local! {
-    static STATE: Cell<State> = const { Cell::new(State::None) };
+    /// The launch that the runtime was called for, until the driver's function takes it.
+    static WAITING: Cell<Option<RelayedLaunch>> = const { Cell::new(None) };
+    /// Whether the driver's function has the launch.
+    static TAKEN: Cell<bool> = const { Cell::new(false) };
 }
 
 /// Sentinel in `sharedMemBytes`: tells our `cuLaunchKernel` that a relayed launch is behind it. No device has so much
 /// shared memory, so a driver whose function is not replaced refuses the launch.
-const SENTINEL: c_uint = 0x7fff_fff1;
+pub(crate) const SENTINEL: c_uint = 0x7fff_fff1;
 /// Blocks along an oversized axis of the small grid. Clusters divide it.
 const SMALL: c_uint = 1 << 15;
 
@@ -51,37 +48,47 @@ pub(crate) fn launch(
     whole: impl Fn() -> Status,
 ) -> Option<Status> {
     let shared_bytes = c_uint::try_from(shared_bytes).ok()?;
-    STATE.set(State::Waiting(RelayedLaunch { grid, shared_bytes }));
+    WAITING.set(Some(RelayedLaunch { grid, shared_bytes, of_clusters: false }));
     let grid = grid.map(|blocks| if blocks > MAX_OTHER { SMALL } else { blocks });
     let status = small(grid, usize::try_from(SENTINEL).ok()?);
-    match STATE.replace(State::None) {
-        State::Taken if status == SUCCESS => Some(SUCCESS),
+    WAITING.set(None);
+    TAKEN.replace(false).then(|| match status {
+        SUCCESS => SUCCESS,
         // The refusal was explained already.
-        State::Taken => Some(functions::once(Flag::Launch, &whole, &whole)),
-        State::None | State::Waiting(_) => None,
-    }
+        _ => functions::once(Flag::Launch, &whole, &whole),
+    })
 }
 
-/// The relayed launch behind a call of the driver's function with this amount of shared memory.
+/// Has a launcher make the launch of a grid of clusters, which it would skip, by `small`: with one cluster and
+/// [`SENTINEL`].
+#[cold]
+pub(crate) fn skipped<R>(grid: [c_uint; 3], shared_bytes: c_uint, small: impl FnOnce() -> R) -> R {
+    let before = WAITING.replace(Some(RelayedLaunch { grid, shared_bytes, of_clusters: true }));
+    let result = small();
+    WAITING.set(before);
+    TAKEN.set(false);
+    result
+}
+
+/// The relayed launch behind a call of the driver's function with this grid and shared memory.
 #[inline(always)]
-pub(crate) fn take(shared_bytes: c_uint) -> Option<RelayedLaunch> {
-    if shared_bytes == SENTINEL { take_waiting() } else { None }
+pub(crate) fn take(grid: [c_uint; 3], shared_bytes: c_uint) -> Option<RelayedLaunch> {
+    if shared_bytes == SENTINEL { take_waiting(grid) } else { None }
 }
 
 #[cold]
-fn take_waiting() -> Option<RelayedLaunch> {
-    match STATE.get() {
-        State::Waiting(launch) => {
-            STATE.set(State::Taken);
-            Some(launch)
-        }
-        State::None | State::Taken => None,
+fn take_waiting(small: [c_uint; 3]) -> Option<RelayedLaunch> {
+    let mut launch = WAITING.take()?;
+    TAKEN.set(true);
+    if launch.of_clusters {
+        launch.grid[0] = launch.grid[0].saturating_mul(small[0]);
     }
+    Some(launch)
 }
 
 /// Whether this thread's launch is relayed. The driver would refuse it whole.
 pub(crate) fn is_taken() -> bool {
-    matches!(STATE.get(), State::Taken)
+    TAKEN.get()
 }
 
 #[cfg(test)]
@@ -105,7 +112,8 @@ mod tests {
     fn a_launch_that_the_driver_never_gets_is_not_relayed() {
         assert_eq!(relayed(0, |_, _| 98), None, "the runtime refuses the kernel");
         assert_eq!(relayed(0, |_, _| INVALID_VALUE), None, "the driver's function is not replaced");
-        assert!(take(SENTINEL).is_none() && take(0).is_none(), "the program asked for it");
+        let is_taken = [SENTINEL, 0].map(|bytes| take([1; 3], bytes).is_some());
+        assert_eq!(is_taken, [false; 2], "the program asked for it");
         let too_much = usize::try_from(u64::from(c_uint::MAX) + 1).expect("64 bits");
         assert_eq!(relayed(too_much, |_, _| SUCCESS), None);
     }

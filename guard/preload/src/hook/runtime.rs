@@ -1,6 +1,7 @@
 //! The launch functions of a shared CUDA runtime. Runtimes before CUDA 13 refuse zero dimensions, and grids and blocks
 //! beyond the limits of the device, without a call of the driver.
 
+use core::cell::Cell;
 use core::ffi::{CStr, c_uint, c_void};
 use core::ptr;
 
@@ -109,70 +110,61 @@ fn failed(
     if !INVALID_FOR_RUNTIME.iter().any(|(code, _)| *code == status) {
         return;
     }
-    let mut queries = RuntimeQueries::default();
+    let has_failed = Cell::new(false);
     guarded::run(|| {
         let launch = describe();
-        let (kernel, host) = queries.name(launch.through, function);
+        let (kernel, host) = name(launch.through, function, &has_failed);
         outcome::refused(&Launch { kernel, host, ..launch }, status, None);
     });
-    if queries.failed && status == INVALID_CONFIGURATION {
+    if has_failed.get() && status == INVALID_CONFIGURATION {
         // Our failed query replaced the program's last CUDA error. An empty grid sets it again, and cannot run, while the
         // limits that refused the launch itself may have been raised. Another error is not restored.
         functions::once(Flag::Launch, empty, empty);
     }
 }
 
-/// Queries of the runtime.
-#[derive(Default)]
-struct RuntimeQueries {
-    /// Whether a query failed.
-    failed: bool,
+/// The driver's handle of the launch's kernel, with its name in the table. If the runtime does not tell the handle,
+/// the host function and `true`. Sets `has_failed` if a query of the runtime fails.
+fn name(through: (usize, usize), function: *mut c_void, has_failed: &Cell<bool>) -> (Handle, bool) {
+    let takes_handle = FUNCTIONS[through.0].symbol.to_bytes().starts_with(b"__");
+    // Early runtimes of CUDA 12 return host functions as handles.
+    let is_handle = takes_handle && stack::object_path(function).is_none();
+    let is_other = |kernel: &Handle| !kernel.is_null() && *kernel != function;
+    let query = |name| ask(through, name, function, ptr::null_mut(), has_failed).filter(is_other);
+    // A `CUkernel`, or else a `CUfunction`.
+    let known = || query(c"cudaGetKernel").or_else(|| query(c"cudaGetFuncBySymbol"));
+    let known = if is_handle { None } else { known() };
+    let (kernel, host) = (known.unwrap_or(function), known.is_none() && !is_handle);
+    if let Some(entry) = table::find_or_insert(kernel.addr())
+        && !entry.has_kernel()
+    {
+        let name = ask(through, c"cudaFuncGetName", function, ptr::null(), has_failed);
+        // SAFETY: a string that lives as long as the kernel. It is copied at once.
+        let kernel = match name.and_then(|name| unsafe { process::text(name) }) {
+            Some(name) => Some(kernel::of(name.to_bytes(), 0)),
+            // Else the driver tells.
+            None => host.then(|| kernel::of(stack::place(function).as_bytes(), 0)),
+        };
+        kernel.inspect(|kernel| entry.set_kernel(kernel, 0));
+    }
+    (kernel, host)
 }
 
-impl RuntimeQueries {
-    /// The driver's handle of the launch's kernel, with its name in the table. If the runtime does not tell the handle,
-    /// the host function and `true`.
-    fn name(&mut self, through: (usize, usize), function: *mut c_void) -> (Handle, bool) {
-        let takes_handle = FUNCTIONS[through.0].symbol.to_bytes().starts_with(b"__");
-        // Early runtimes of CUDA 12 return host functions as handles.
-        let is_handle = takes_handle && stack::object_path(function).is_none();
-        let is_other = |kernel: &Handle| !kernel.is_null() && *kernel != function;
-        let mut ask = |name| self.ask(through, name, function, ptr::null_mut()).filter(is_other);
-        // A `CUkernel`, or else a `CUfunction`.
-        let mut known = || ask(c"cudaGetKernel").or_else(|| ask(c"cudaGetFuncBySymbol"));
-        let known = if is_handle { None } else { known() };
-        let (kernel, host) = (known.unwrap_or(function), known.is_none() && !is_handle);
-        if let Some(entry) = table::find_or_insert(kernel.addr())
-            && !entry.has_kernel()
-        {
-            let name = self.ask(through, c"cudaFuncGetName", function, ptr::null());
-            // SAFETY: a string that lives as long as the kernel. It is copied at once.
-            let kernel = match name.and_then(|name| unsafe { process::text(name) }) {
-                Some(name) => Some(kernel::of(name.to_bytes(), 0)),
-                // Else the driver tells.
-                None => host.then(|| kernel::of(stack::place(function).as_bytes(), 0)),
-            };
-            kernel.inspect(|kernel| entry.set_kernel(kernel, 0));
-        }
-        (kernel, host)
-    }
-
-    /// The result of a query of the runtime for a function or kernel, if the runtime has it.
-    fn ask<T>(
-        &mut self,
-        through: (usize, usize),
-        name: &CStr,
-        function: *mut c_void,
-        initial: T,
-    ) -> Option<T> {
-        type Ask<T> = unsafe extern "C-unwind" fn(*mut T, *const c_void) -> Status;
-        // SAFETY: NVIDIA's header declares this signature for each query.
-        let ask = unsafe { functions::beside::<Ask<T>>(through, name) }?;
-        // SAFETY: the program is launching the function just now; the pointer is to a live result.
-        let found = written(initial, |into| Some(unsafe { ask(into, function) }));
-        self.failed |= found.is_none();
-        found
-    }
+/// The result of a query of the runtime for a function or kernel, if the runtime has it.
+fn ask<T>(
+    through: (usize, usize),
+    name: &CStr,
+    function: *mut c_void,
+    initial: T,
+    has_failed: &Cell<bool>,
+) -> Option<T> {
+    type Ask<T> = unsafe extern "C-unwind" fn(*mut T, *const c_void) -> Status;
+    // SAFETY: NVIDIA's header declares this signature for each query.
+    let ask = unsafe { functions::beside::<Ask<T>>(through, name) }?;
+    // SAFETY: the program is launching the function just now; the pointer is to a live result.
+    let found = written(initial, |into| Some(unsafe { ask(into, function) }));
+    has_failed.set(has_failed.get() | found.is_none());
+    found
 }
 
 const _: () = assert!(size_of::<RuntimeConfig>() == 56 && size_of::<Size>() == 12);

@@ -11,6 +11,7 @@ use crate::driver::functions::{
 };
 use crate::driver::written;
 use crate::fix::load;
+use crate::hook::trampoline::{Choice, trampoline};
 use crate::hook::{callers, compile, find, graph, launch, memory, runtime, synchronize};
 use crate::report::unwatched;
 
@@ -56,8 +57,7 @@ macro_rules! hooks {
     };
 }
 
-/// The code of an export: jumps to the replacement in the first slot, or to the result of `choose`. The arguments stay
-/// in their registers.
+/// The code of an export: jumps to the replacement in the first slot, or to the result of `choose`.
 macro_rules! export {
     ($place:literal, [$($function:ident)::+]) => {
         #[cfg(target_arch = "x86_64")]
@@ -66,56 +66,7 @@ macro_rules! export {
         core::arch::naked_asm!("hint #34", "b {}", sym $($function)::+::<$place, LINKED>);
     };
     ($place:literal, [$($function:ident)::+], by_caller) => {
-        #[cfg(target_arch = "x86_64")]
-        core::arch::naked_asm!(
-            ".cfi_startproc",
-            "endbr64",
-            "sub rsp, 56",
-            ".cfi_adjust_cfa_offset 56",
-            "mov [rsp], rdi",
-            "mov [rsp + 8], rsi",
-            "mov [rsp + 16], rdx",
-            "mov [rsp + 24], rcx",
-            "mov [rsp + 32], r8",
-            "mov [rsp + 40], r9",
-            "mov edi, {function}",
-            "mov rsi, [rsp + 56]",
-            "call {choose}",
-            "mov rdi, [rsp]",
-            "mov rsi, [rsp + 8]",
-            "mov rdx, [rsp + 16]",
-            "mov rcx, [rsp + 24]",
-            "mov r8, [rsp + 32]",
-            "mov r9, [rsp + 40]",
-            "add rsp, 56",
-            ".cfi_adjust_cfa_offset -56",
-            "jmp rax",
-            ".cfi_endproc",
-            function = const $place,
-            choose = sym choose,
-        );
-        #[cfg(target_arch = "aarch64")]
-        core::arch::naked_asm!(
-            "hint #34",
-            "stp x29, x30, [sp, #-80]!",
-            "stp x0, x1, [sp, #16]",
-            "stp x2, x3, [sp, #32]",
-            "stp x4, x5, [sp, #48]",
-            "stp x6, x7, [sp, #64]",
-            "mov x29, sp",
-            "mov x0, #{function}",
-            "mov x1, x30",
-            "bl {choose}",
-            "mov x16, x0",
-            "ldp x0, x1, [sp, #16]",
-            "ldp x2, x3, [sp, #32]",
-            "ldp x4, x5, [sp, #48]",
-            "ldp x6, x7, [sp, #64]",
-            "ldp x29, x30, [sp], #80",
-            "br x16",
-            function = const $place,
-            choose = sym choose,
-        );
+        trampoline!(choose, $place)
     };
 }
 
@@ -139,8 +90,8 @@ replacements! {
 }
 
 /// The replacement for a call of an export that returns to `caller`.
-extern "C" fn choose(function: usize, caller: usize) -> *mut c_void {
-    callers::choose(function, caller, replace)
+extern "C" fn choose(_: usize, _: usize, _: usize, function: usize, caller: usize) -> Choice {
+    Choice::enter(callers::choose(function, caller, replace))
 }
 
 /// Replaces the address that a successful query wrote by its replacement. `ask` queries another version.

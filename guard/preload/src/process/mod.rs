@@ -5,8 +5,8 @@ use core::mem::MaybeUninit;
 use core::ptr;
 use core::sync::atomic::{AtomicU64, Ordering};
 use std::borrow::Cow;
+use std::env;
 use std::ffi::{CStr, OsStr, OsString};
-use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 use std::sync::{LazyLock, Mutex, MutexGuard, OnceLock, TryLockError};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
@@ -85,34 +85,30 @@ pub(crate) fn begin() {
     let path = |name| variable(name).map(Output::new);
     let number = |name| variable(name).and_then(|number| number.to_str()?.parse().ok());
     let _ = OPTIONS.set(Options {
-        abort: flag(c"GRIDGUARD_RUN_ABORT"),
-        raise: flag(c"GRIDGUARD_RUN_RAISE"),
-        sync: flag(c"GRIDGUARD_RUN_SYNC"),
-        fix: flag(c"GRIDGUARD_RUN_FIX"),
-        index: flag(c"GRIDGUARD_RUN_INDEX"),
-        forces_ptx: flag(c"CUDA_FORCE_PTX_JIT"),
-        quiet: flag(c"GRIDGUARD_RUN_QUIET"),
-        format: match variable(c"GRIDGUARD_RUN_FORMAT").as_deref().and_then(OsStr::to_str) {
+        abort: flag("GRIDGUARD_RUN_ABORT"),
+        raise: flag("GRIDGUARD_RUN_RAISE"),
+        sync: flag("GRIDGUARD_RUN_SYNC"),
+        fix: flag("GRIDGUARD_RUN_FIX"),
+        index: flag("GRIDGUARD_RUN_INDEX"),
+        forces_ptx: flag("CUDA_FORCE_PTX_JIT"),
+        quiet: flag("GRIDGUARD_RUN_QUIET"),
+        format: match variable("GRIDGUARD_RUN_FORMAT").as_deref().and_then(OsStr::to_str) {
             Some("json") => Format::Json,
             Some("github") => Format::Github,
             _ => Format::Text,
         },
-        report: path(c"GRIDGUARD_RUN_REPORT"),
-        record: path(c"GRIDGUARD_RUN_RECORD"),
-        ptx: variable(c"GRIDGUARD_RUN_PTX").map(PathBuf::from),
-        batch: number(c"GRIDGUARD_RUN_BATCH").filter(|batch| *batch > 0),
-        main: number(c"GRIDGUARD_RUN_PROCESS").and_then(|number| number.try_into().ok()),
+        report: path("GRIDGUARD_RUN_REPORT"),
+        record: path("GRIDGUARD_RUN_RECORD"),
+        ptx: variable("GRIDGUARD_RUN_PTX").map(PathBuf::from),
+        batch: number("GRIDGUARD_RUN_BATCH").filter(|batch| *batch > 0),
+        main: number("GRIDGUARD_RUN_PROCESS").and_then(|number| number.try_into().ok()),
         stderr: Some(OpenFile::now(libc::STDERR_FILENO)),
     });
 }
 
 /// The value of an environment variable, unless it is empty.
-pub(crate) fn variable(name: &CStr) -> Option<OsString> {
-    // SAFETY: a name. No other thread changes the environment while libraries are loaded.
-    let value = unsafe { libc::getenv(name.as_ptr()) };
-    // SAFETY: not null, so a string, which is copied at once.
-    let value = (!value.is_null()).then(|| unsafe { CStr::from_ptr(value) })?;
-    (!value.is_empty()).then(|| OsStr::from_bytes(value.to_bytes()).to_owned())
+pub(crate) fn variable(name: &str) -> Option<OsString> {
+    env::var_os(name).filter(|value| !value.is_empty())
 }
 
 /// Writes a note to standard error.

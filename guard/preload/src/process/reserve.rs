@@ -76,46 +76,18 @@ fn is_of_reserve(memory: *mut u8) -> bool {
     (reserve..reserve + BYTES).contains(&memory.addr())
 }
 
-/// What `memory` is, or else memory of the reserve.
-fn or_reserve(memory: *mut u8, layout: Layout) -> *mut u8 {
-    if memory.is_null() { of_reserve(layout) } else { memory }
-}
-
-// SAFETY: memory of the C library, or of the reserve, which gives each part once, zeroed, and aligned.
+// SAFETY: memory of the C library, or of the reserve, which gives each part once, and aligned.
 unsafe impl GlobalAlloc for Allocator {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         // SAFETY: by this function's contract.
-        or_reserve(unsafe { System.alloc(layout) }, layout)
-    }
-
-    unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
-        // SAFETY: by this function's contract.
-        or_reserve(unsafe { System.alloc_zeroed(layout) }, layout)
+        let memory = unsafe { System.alloc(layout) };
+        if memory.is_null() { of_reserve(layout) } else { memory }
     }
 
     unsafe fn dealloc(&self, memory: *mut u8, layout: Layout) {
         if !is_of_reserve(memory) {
             // SAFETY: by this function's contract, of `System`.
             unsafe { System.dealloc(memory, layout) };
-        }
-    }
-
-    unsafe fn realloc(&self, memory: *mut u8, layout: Layout, size: usize) -> *mut u8 {
-        if !is_of_reserve(memory) {
-            // SAFETY: by this function's contract, of `System`.
-            let moved = unsafe { System.realloc(memory, layout, size) };
-            if !moved.is_null() {
-                return moved;
-            }
-        }
-        // SAFETY: by this function's contract, the alignment is valid with the new size; both parts have so many bytes.
-        unsafe {
-            let moved = of_reserve(Layout::from_size_align_unchecked(size, layout.align()));
-            if !moved.is_null() {
-                ptr::copy_nonoverlapping(memory, moved, size.min(layout.size()));
-                self.dealloc(memory, layout);
-            }
-            moved
         }
     }
 }

@@ -166,6 +166,20 @@ impl Refusal {
     }
 }
 
+impl Refusal {
+    /// The same for a launch that the driver never got.
+    pub(crate) fn skipped(mut self, why: String) -> Self {
+        self.lines.retain(|(title, _)| *title != "rule");
+        self.lines.push((
+            "rule",
+            format!("grid-product: {why}; split the grid, or use fewer, larger blocks"),
+        ));
+        self.refused.violations = vec![why];
+        self.refused.error = "never launched, and no error says so".to_owned();
+        self
+    }
+}
+
 const OF_STATIC_RUNTIME: &str = "its CUDA runtime is static and before 13, and refuses it: link it with -cudart shared, or \
                                  build it with CUDA 13";
 const NO_RULE: &str =

@@ -1,8 +1,8 @@
 //! Explains launches and allocations that driver or runtime refused, and errors that surface late.
 
 use core::fmt::Display;
-use core::ptr;
-use core::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
+use core::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::Mutex;
 
 use gridguard_report::Message;
 
@@ -27,9 +27,9 @@ fn paragraph(head: &str, lines: &[(&str, String)], stack: &[impl Display]) -> St
     text
 }
 
-/// At most `N` explanations, written and read without a lock.
-pub(crate) struct Explained<T: 'static, const N: usize> {
-    kept: [AtomicPtr<T>; N],
+/// At most `N` explanations.
+pub(crate) struct Explained<T, const N: usize> {
+    kept: Mutex<Vec<T>>,
     claimed: AtomicUsize,
     message: for<'a> fn(&'a T, &'a str) -> Message<'a>,
 }
@@ -37,33 +37,33 @@ pub(crate) struct Explained<T: 'static, const N: usize> {
 impl<T: Clone, const N: usize> Explained<T, N> {
     /// `message` makes a message of an explanation and its text.
     pub(crate) const fn new(message: for<'a> fn(&'a T, &'a str) -> Message<'a>) -> Self {
-        let kept = [const { AtomicPtr::new(ptr::null_mut()) }; N];
-        Self { kept, claimed: AtomicUsize::new(0), message }
+        Self { kept: Mutex::new(Vec::new()), claimed: AtomicUsize::new(0), message }
     }
 
     /// Prints the text that `make` returns and keeps the explanation, up to `N` explanations. `what` names the refused
     /// things.
     pub(crate) fn explain(&self, what: &str, make: impl FnOnce() -> (String, T)) {
         let place = self.claimed.fetch_add(1, Ordering::Relaxed);
-        let Some(kept) = self.kept.get(place) else { return };
+        if place >= N {
+            return;
+        }
         let (mut text, explanation) = make();
         if place + 1 == N {
             text += &format!("gridguard: further refused {what} are counted, and not explained\n");
         }
         process::tell(&(self.message)(&explanation, &text));
-        kept.store(Box::into_raw(Box::new(explanation)), Ordering::Release);
+        if let Some(mut kept) = process::patiently(&self.kept) {
+            kept.push(explanation);
+        }
     }
 
     pub(crate) fn all(&self) -> Vec<T> {
-        // SAFETY: null, or an explanation that is never freed nor changed.
-        let known =
-            self.kept.iter().filter_map(|kept| unsafe { kept.load(Ordering::Acquire).as_ref() });
-        known.cloned().collect()
+        process::patiently(&self.kept).map_or_else(Vec::new, |kept| kept.clone())
     }
 
     /// Forgets everything, in a child process.
     pub(crate) fn reset(&self) {
-        self.kept.iter().for_each(|kept| kept.store(ptr::null_mut(), Ordering::Release));
+        process::patiently(&self.kept).into_iter().for_each(|mut kept| kept.clear());
         self.claimed.store(0, Ordering::Relaxed);
     }
 }

@@ -3,22 +3,22 @@
 
 use core::ffi::c_char;
 use core::ptr;
-use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::Mutex;
 
 use gridguard_report::RefusedLaunch;
 use serde_json::{Value, json};
 
 use crate::driver::abi::Status;
 use crate::driver::request::Launch;
-use crate::process::guarded;
+use crate::process::{self, guarded};
 use crate::watch::slot_cache::hash_of;
 
 /// Parts of the program's work that are watched now.
 static WATCHERS: AtomicU32 = AtomicU32::new(0);
 /// Parts of its work that were watched so far. Each sees the launches that were kept since it began.
 static BEGUN: AtomicU64 = AtomicU64::new(0);
-static KEPT: AtomicPtr<Mutex<Vec<Watched>>> = AtomicPtr::new(ptr::null_mut());
+static KEPT: Mutex<Vec<Watched>> = Mutex::new(Vec::new());
 
 /// The most launches that are kept. Later ones are only counted.
 const MAX_KEPT: usize = 256;
@@ -68,7 +68,7 @@ pub(crate) extern "C" fn gridguard_watch_end() {
     let ended = |watchers: u32| watchers.checked_sub(1);
     let before = WATCHERS.fetch_update(Ordering::AcqRel, Ordering::Acquire, ended);
     if before == Ok(1) {
-        guarded::run(|| kept().clear());
+        guarded::run(|| process::patiently(&KEPT).map(|mut kept| kept.clear()));
     }
 }
 
@@ -78,7 +78,7 @@ pub(super) fn wants(launch: &Launch, status: Status) -> bool {
         return false;
     }
     let (kind, thread, begun) = (kind(launch, status), own_thread(), BEGUN.load(Ordering::Acquire));
-    let mut kept = kept();
+    let Some(mut kept) = process::patiently(&KEPT) else { return false };
     let is_same = |one: &&mut Watched| (one.since, one.kind, one.thread) == (begun, kind, thread);
     match kept.iter_mut().find(is_same) {
         Some(known) => {
@@ -94,30 +94,22 @@ pub(super) fn keep(launch: &Launch, status: Status, refused: RefusedLaunch) {
     let since = BEGUN.load(Ordering::Acquire);
     let kind = kind(launch, status);
     let watched = Watched { since, kind, thread: own_thread(), times: 1, launch: refused };
-    kept().push(watched);
+    if let Some(mut kept) = process::patiently(&KEPT) {
+        kept.push(watched);
+    }
 }
 
-/// Forgets the launches, in a child process: the parent may have locked them.
+/// Forgets the launches, in a child process.
 pub(crate) fn reset() {
-    KEPT.store(ptr::null_mut(), Ordering::Release);
+    process::patiently(&KEPT).into_iter().for_each(|mut kept| kept.clear());
 }
 
 fn document(begun: u64) -> Value {
-    let kept = kept();
-    let of_watcher = kept.iter().filter(|watched| watched.since >= begun);
+    let kept = process::patiently(&KEPT);
+    let of_watcher =
+        kept.iter().flat_map(|kept| kept.iter()).filter(|watched| watched.since >= begun);
     let one = |Watched { thread, times, launch, .. }: &Watched| json!({"thread": thread, "times": times, "launch": launch});
     of_watcher.map(one).collect()
-}
-
-fn kept() -> MutexGuard<'static, Vec<Watched>> {
-    let mut kept = KEPT.load(Ordering::Acquire);
-    if kept.is_null() {
-        let new = Box::into_raw(Box::default());
-        let exchanged = KEPT.compare_exchange(kept, new, Ordering::AcqRel, Ordering::Acquire);
-        kept = exchanged.map_or_else(|other| other, |_| new);
-    }
-    // SAFETY: not null, and never freed.
-    unsafe { &*kept }.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 fn kind(launch: &Launch, status: Status) -> u64 {

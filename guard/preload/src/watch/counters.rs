@@ -58,24 +58,22 @@ impl Counters {
     }
 
     pub(crate) fn read(&self) -> Counts {
-        self.each(|number| number.load(Ordering::Relaxed), |size| size.load(Ordering::Relaxed))
+        Counts {
+            launches: self.launches(),
+            refused: self.refused.load(Ordering::Relaxed),
+            fixed: self.fixed.load(Ordering::Relaxed),
+            largest: self.largest.each_ref().map(|size| size.load(Ordering::Relaxed)),
+        }
     }
 
     /// Reads the counters and sets them to zero.
     pub(crate) fn take(&self) -> Counts {
-        self.each(
-            |number| number.swap(0, Ordering::Relaxed),
-            |size| size.swap(0, Ordering::Relaxed),
-        )
-    }
-
-    fn each(&self, number: impl Fn(&AtomicU64) -> u64, size: impl Fn(&AtomicU32) -> u32) -> Counts {
-        Counts {
-            launches: number(&self.launches),
-            refused: number(&self.refused),
-            fixed: number(&self.fixed),
-            largest: self.largest.each_ref().map(size),
+        let counts = self.read();
+        for number in [&self.launches, &self.refused, &self.fixed] {
+            number.store(0, Ordering::Relaxed);
         }
+        self.largest.iter().for_each(|size| size.store(0, Ordering::Relaxed));
+        counts
     }
 
     #[inline(always)]

@@ -127,11 +127,9 @@ impl Kernel {
 
     /// Whether the same lookup would find the same kernel again.
     pub(crate) fn is_of(&self, other: &Self) -> bool {
-        let Self { name, container, load, found_by, loaded, forms: _ } = self;
-        let address = |loaded: Option<&'static LoadedImage>| loaded.map(ptr::from_ref);
-        (name, container, load, found_by)
-            == (&other.name, &other.container, &other.load, &other.found_by)
-            && address(*loaded) == address(other.loaded)
+        let key =
+            |one: &Self| (one.container, one.load, one.found_by, one.loaded.map(ptr::from_ref));
+        self.name == other.name && key(self) == key(other)
     }
 
     /// The forms of the kernel's entry, or why there are none.

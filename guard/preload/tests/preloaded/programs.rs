@@ -237,6 +237,18 @@ pub(crate) fn torn_python(minor: u8) -> PathBuf {
     built().join(name)
 }
 
+/// An extension module for Python with the launcher of Triton: `__triton_launcher`, or the later `cuda_utils`.
+pub(crate) fn launcher(module: &str) -> PathBuf {
+    static BUILT: OnceLock<()> = OnceLock::new();
+    BUILT.get_or_init(|| {
+        let options = ["-shared", "-fPIC", "-fwrapv"];
+        compile(built(), "__triton_launcher.so", "../python/launcher.c", &options);
+        let options = [&options[..], &["-DLATER"]].concat();
+        compile(built(), "cuda_utils.so", "../python/launcher.c", &options);
+    });
+    built().join(format!("{module}.so"))
+}
+
 fn compile(folder: &Path, name: &str, source: &str, options: &[&str]) {
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/programs").join(source);
     // Built under another name and moved, since another run may be using the old file.

@@ -8,9 +8,9 @@ use std::process::Command;
 use gridguard_report::{PythonFrame, WatchReport};
 use serde_json::{Value, json};
 
-use crate::programs::{Driver, clean_environment, library, preloaded, run, torn_python};
+use crate::programs::{Driver, clean_environment, launcher, library, preloaded, run, torn_python};
 
-/// The interpreters by version: `python3.8` to `python3.14` in the folders of `PATH` and of pyenv, and those that the
+/// The interpreters by version: `python3.10` to `python3.14` in the folders of `PATH` and of pyenv, and those that the
 /// variable `GRIDGUARD_TEST_PYTHONS` names.
 fn interpreters() -> BTreeMap<String, PathBuf> {
     let home = std::env::var_os("HOME").map(PathBuf::from).unwrap_or_default();
@@ -20,7 +20,7 @@ fn interpreters() -> BTreeMap<String, PathBuf> {
         pyenv.map(|version| version.path().join("bin")).chain(std::env::split_paths(&path));
     let named = std::env::var_os("GRIDGUARD_TEST_PYTHONS").unwrap_or_default();
     let programs = folders
-        .flat_map(|folder| (8..=14).map(move |minor| folder.join(format!("python3.{minor}"))));
+        .flat_map(|folder| (10..=14).map(move |minor| folder.join(format!("python3.{minor}"))));
     let programs =
         programs.filter(|program| program.is_file()).chain(std::env::split_paths(&named));
     let version = |program: &Path| {
@@ -31,7 +31,7 @@ fn interpreters() -> BTreeMap<String, PathBuf> {
     };
     let known = programs.filter_map(|program| Some((version(&program)?, program)));
     let found: BTreeMap<_, _> = known.collect();
-    assert!(!found.is_empty(), "a python3.8 to python3.14 with ctypes is needed");
+    assert!(!found.is_empty(), "a python3.10 to python3.14 with ctypes is needed");
     found
 }
 
@@ -78,7 +78,7 @@ fn one_line_names_the_frame_of_the_program() {
         fs::copy(source("launches.py"), folder.path().join("train.py")).unwrap();
         let mut command = python(&interpreter, folder.path());
         let err = run(command.arg("train.py")).err;
-        let name = if ["3.8", "3.9", "3.10"].contains(&&*version) { "" } else { "Model." };
+        let name = if version == "3.10" { "" } else { "Model." };
         let line = 1 + fs::read_to_string(source("launches.py"))
             .unwrap()
             .lines()
@@ -93,6 +93,59 @@ fn one_line_names_the_frame_of_the_program() {
         };
         assert!(err.lines().any(is_told), "{version}: {err}");
     }
+}
+
+/// Runs `skipped.py` with the launcher of Triton. Returns standard error, and the launches that reached the driver.
+fn triton(interpreter: &Path, words: &[&str], fix: bool) -> (String, Vec<String>) {
+    let folder = tempfile::tempdir().unwrap();
+    let (name, log) = (words[0], folder.path().join("log"));
+    let mut command = python(interpreter, folder.path());
+    command.arg(source("skipped.py")).arg(name).arg(launcher(name)).args(&words[1..]);
+    command.env("GRIDGUARD_FAKE_LOG", &log).env("GRIDGUARD_RUN_FIX", if fix { "1" } else { "0" });
+    let with = run(&mut command);
+    assert!(with.status.success(), "{}", with.err);
+    let log = fs::read_to_string(&log).unwrap();
+    let without = run(command.env_remove("LD_PRELOAD").env_remove("GRIDGUARD_FAKE_LOG"));
+    assert_eq!(with.out, without.out);
+    (with.err, log.lines().filter(|line| line.starts_with("launch ")).map(str::to_owned).collect())
+}
+
+#[test]
+fn launches_that_triton_skips_are_named_and_fixed() {
+    for (version, interpreter) in interpreters() {
+        for name in ["__triton_launcher", "cuda_utils"] {
+            let grids = [name, "65536,32767,1", "65536,32768,1", "16384,16384,16", "65535,65535,1"];
+            let (err, launches) = triton(&interpreter, &grids, false);
+            assert_eq!(launches.len(), 1, "{version}: {launches:?}");
+            for line in [
+                "gridguard: launch refused: never launched, and no error says so\n  kernel    count\n",
+                "  rule      grid-product: 65536 x 32768 x 1 are 2147483648 blocks, which Triton's ",
+                "skipped.py:",
+                "gridguard: 1 launch of 1 kernel accepted, 3 refused\n",
+            ] {
+                assert!(err.contains(line), "{version}: {line}\n{err}");
+            }
+            // The last grid is also too large for the driver.
+            let grids = [&grids[..], &["65536,65536,4"]].concat();
+            let (err, launches) = triton(&interpreter, &grids, true);
+            assert!(err.contains("1 launch of 1 kernel accepted, 0 refused, 4 fixed"), "{err}");
+            assert!(launches[1].contains("grid=65536,32768,1"), "{launches:?}");
+            assert!(launches[4..].iter().all(|line| line.contains("count__gridguard_")));
+            let (err, launches) = triton(&interpreter, &[name, "65536,32768,1,2"], true);
+            assert!(launches[0].contains("grid=131072,32768,1"), "{launches:?}{err}");
+        }
+    }
+}
+
+#[test]
+fn of_drawn_launches_those_that_triton_skips_are_named() {
+    let (_, interpreter) = interpreters().pop_last().unwrap();
+    let (err, launches) = triton(&interpreter, &["__triton_launcher", "draw"], false);
+    assert!(err.contains("gridguard: 10000 launches of 1 kernel accepted, 1000 refused"), "{err}");
+    assert_eq!(launches.len(), 10_000);
+    let (err, launches) = triton(&interpreter, &["__triton_launcher", "draw"], true);
+    assert!(err.contains("10000 launches of 1 kernel accepted, 0 refused, 1000 fixed"), "{err}");
+    assert_eq!(launches.len(), 11_000);
 }
 
 #[test]
@@ -136,7 +189,7 @@ fn the_python_package_gives_the_refused_launches_of_a_block() {
 
 #[test]
 fn the_broken_memory_of_an_interpreter_is_no_fault() {
-    for minor in 8..=14 {
+    for minor in 10..=14 {
         let libraries = std::env::join_paths([library(), torn_python(minor)]).unwrap();
         for seed in 0..30 {
             let mut command = preloaded(Driver::Whole, "dlsym refused good");

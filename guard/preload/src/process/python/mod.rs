@@ -45,11 +45,8 @@ impl Interpreter {
         let code_type = address(c"PyCode_Type")?;
         let minor = match address(c"Py_Version") {
             Some(version) => minor_of(word(version, 0)?)?,
-            // Functions that each version added.
-            None if address(c"PyIter_Send").is_some() => 10,
-            None if address(c"PyFrame_GetCode").is_some() => 9,
-            None if address(c"PyCode_NewWithPosOnlyArgs").is_some() => 8,
-            None => return None,
+            // Python 3.10 added this function.
+            None => address(c"PyIter_Send").map(|_| 10)?,
         };
         Some(Self { runtime, code_type, minor })
     }
@@ -93,9 +90,8 @@ impl Interpreter {
         let function = self.text(layout, word(code, layout.name)?)?;
         let first = i64::from(int(code, layout.first_line)?);
         let at = match layout.instructions {
-            // The number of the instruction: a byte up to Python 3.9, then a unit of two. -1 before the first.
-            0 => usize::try_from(int(frame, layout.frame_instruction)?)
-                .map_or(0, |at| if self.minor < 10 { at } else { 2 * at }),
+            // The number of the instruction, of two bytes. -1 before the first.
+            0 => usize::try_from(int(frame, layout.frame_instruction)?).map_or(0, |at| 2 * at),
             offset => {
                 word(frame, layout.frame_instruction)?.saturating_sub(code.wrapping_add(offset))
             }

@@ -1,9 +1,10 @@
 //! The stacks of large allocations, sampled and kept once each, without a lock and without allocation.
 
 use core::ffi::c_void;
-use core::mem::MaybeUninit;
 use core::ptr;
 use core::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
+use std::sync::OnceLock;
+use std::time::{Duration, Instant};
 
 use crate::process::stack::{self, Frame};
 use crate::process::{elf, guarded};
@@ -29,7 +30,7 @@ struct Stack {
 // SAFETY: atomic numbers may be zero, and atomic pointers null.
 static KEPT: [Stack; STACKS] = unsafe { core::mem::zeroed() };
 /// When the first sample was taken.
-static BEGUN_NS: AtomicU64 = AtomicU64::new(0);
+static BEGUN: OnceLock<Instant> = OnceLock::new();
 /// Time that all samples have taken.
 static SPENT_NS: AtomicU64 = AtomicU64::new(0);
 
@@ -43,31 +44,22 @@ pub(crate) fn sample(bytes: u64) -> u32 {
 #[cold]
 fn sample_large() -> u32 {
     let number = guarded::run(|| {
-        let before = now_ns();
-        let begun = BEGUN_NS.compare_exchange(0, before, Ordering::Relaxed, Ordering::Relaxed);
-        let elapsed = before.saturating_sub(begun.err().unwrap_or(before));
+        let before = Instant::now();
+        let elapsed = nanoseconds(before - *BEGUN.get_or_init(|| before));
         if SPENT_NS.load(Ordering::Relaxed) > elapsed / PART + FREE_NS {
             return 0;
         }
         let mut frames = [ptr::null_mut(); FRAMES];
         let count = stack::addresses(&mut frames);
         let number = keep(&frames[..count.min(FRAMES)]);
-        SPENT_NS.fetch_add(now_ns().saturating_sub(before), Ordering::Relaxed);
+        SPENT_NS.fetch_add(nanoseconds(before.elapsed()), Ordering::Relaxed);
         number
     });
     number.unwrap_or(0)
 }
 
-/// The time of `CLOCK_MONOTONIC` in nanoseconds.
-fn now_ns() -> u64 {
-    let mut now = MaybeUninit::<libc::timespec>::zeroed();
-    // SAFETY: the pointer is to a structure of this type; zeros are valid.
-    let now = unsafe {
-        libc::clock_gettime(libc::CLOCK_MONOTONIC, now.as_mut_ptr());
-        now.assume_init()
-    };
-    let number = |number: i64| u64::try_from(number).unwrap_or(0);
-    number(now.tv_sec).wrapping_mul(1_000_000_000).wrapping_add(number(now.tv_nsec))
+fn nanoseconds(time: Duration) -> u64 {
+    u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
 }
 
 /// The number of this stack, which is kept if there is a place.

@@ -1,9 +1,11 @@
 //! How much memory the process holds, and the allocations that were refused and then tried again.
 
 use core::sync::atomic::{AtomicU64, Ordering};
+use std::sync::Mutex;
 
 use gridguard_report::{DeviceMemory, MemoryHeld, MemoryKind};
 
+use crate::process;
 use crate::watch::memory::live::{Allocation, DEVICES, Key};
 
 /// Bytes and number of some allocations.
@@ -11,12 +13,6 @@ pub(crate) struct Sum {
     bytes: AtomicU64,
     allocations: AtomicU64,
     peak: AtomicU64,
-}
-
-/// Refused allocations of one kind and size, since the last one that succeeded. A place with none is free.
-struct Pending {
-    request: AtomicU64,
-    refused: AtomicU64,
 }
 
 /// Kinds and sizes of refused allocations that are distinguished.
@@ -29,10 +25,12 @@ static PINNED: Sum = Sum::zero();
 pub(crate) static UNTRACKED: Sum = Sum::zero();
 static REFUSED: AtomicU64 = AtomicU64::new(0);
 static RETRIED: AtomicU64 = AtomicU64::new(0);
-// SAFETY: atomic numbers may be zero.
-static PENDING: [Pending; SIZES] = unsafe { core::mem::zeroed() };
-/// Refused allocations in all places of `PENDING`.
+/// Refused allocations since the last one of their kind, device and size that succeeded.
+static PENDING: Mutex<Vec<(Size, u64)>> = Mutex::new(Vec::new());
 static PENDING_COUNT: AtomicU64 = AtomicU64::new(0);
+
+/// The kind, the device and the bytes of an allocation.
+type Size = (MemoryKind, u8, u64);
 
 /// The sum that allocations of this kind and device count in.
 pub(crate) fn of(kind: MemoryKind, device: u8) -> &'static Sum {
@@ -73,19 +71,18 @@ fn remove_mean() {
 /// Counts a refused allocation. Returns whether it is the first of this kind, device and size since one succeeded.
 pub(crate) fn refuse(kind: MemoryKind, device: u8, bytes: u64) -> bool {
     REFUSED.fetch_add(1, Ordering::Relaxed);
-    let request = request(kind, device, bytes);
-    let order = Ordering::Relaxed;
-    let known = PENDING.iter().find(|place| place.request.load(order) == request);
-    let place = known.or_else(|| {
-        PENDING.iter().find(|place| {
-            let before = place.request.load(order);
-            let is_free = place.refused.load(order) == 0;
-            is_free && place.request.compare_exchange(before, request, order, order).is_ok()
-        })
-    });
-    let Some(place) = place else { return false };
-    PENDING_COUNT.fetch_add(1, Ordering::Relaxed);
-    place.refused.fetch_add(1, Ordering::Relaxed) == 0
+    let Some(mut pending) = process::patiently(&PENDING) else { return false };
+    let size = (kind, device, bytes);
+    if let Some((_, refused)) = pending.iter_mut().find(|(known, _)| *known == size) {
+        *refused += 1;
+        return false;
+    }
+    let has_room = pending.len() < SIZES;
+    if has_room {
+        pending.push((size, 1));
+        PENDING_COUNT.fetch_add(1, Ordering::Relaxed);
+    }
+    has_room
 }
 
 /// Records a successful allocation. Earlier refused allocations of the same kind, device and size then count as
@@ -93,17 +90,16 @@ pub(crate) fn refuse(kind: MemoryKind, device: u8, bytes: u64) -> bool {
 #[inline]
 pub(crate) fn succeed(kind: MemoryKind, device: u8, bytes: u64) {
     if PENDING_COUNT.load(Ordering::Relaxed) > 0 {
-        retry(request(kind, device, bytes));
+        retry((kind, device, bytes));
     }
 }
 
 #[cold]
-fn retry(request: u64) {
-    let order = Ordering::Relaxed;
-    if let Some(place) = PENDING.iter().find(|place| place.request.load(order) == request) {
-        let refused = place.refused.swap(0, order);
-        RETRIED.fetch_add(refused, order);
-        PENDING_COUNT.fetch_sub(refused, order);
+fn retry(size: Size) {
+    let Some(mut pending) = process::patiently(&PENDING) else { return };
+    if let Some(place) = pending.iter().position(|(known, _)| *known == size) {
+        RETRIED.fetch_add(pending.swap_remove(place).1, Ordering::Relaxed);
+        PENDING_COUNT.fetch_sub(1, Ordering::Relaxed);
     }
 }
 
@@ -115,22 +111,9 @@ pub(crate) fn refused() -> (u64, u64) {
 /// Forgets everything, in a child process.
 pub(crate) fn reset() {
     OF_DEVICES.iter().chain([&MANAGED, &PINNED, &UNTRACKED]).for_each(Sum::reset);
-    for Pending { request, refused } in &PENDING {
-        [request, refused].iter().for_each(|number| number.store(0, Ordering::Relaxed));
-    }
+    process::patiently(&PENDING).into_iter().for_each(|mut pending| pending.clear());
     let counts = [&REFUSED, &RETRIED, &PENDING_COUNT];
     counts.iter().for_each(|number| number.store(0, Ordering::Relaxed));
-}
-
-/// A number for a kind, a device and a size.
-fn request(kind: MemoryKind, device: u8, bytes: u64) -> u64 {
-    let place = match kind {
-        MemoryKind::Managed => 0xfe,
-        MemoryKind::Pinned => 0xff,
-        _ => u64::from(device),
-    };
-    // The shift loses only bits of sizes that no device has.
-    ((bytes << 8) | place).wrapping_add(1)
 }
 
 impl Sum {

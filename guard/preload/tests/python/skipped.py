@@ -1,0 +1,51 @@
+"""Launches grids by Triton's launcher, the module NAME in FILE: NAME FILE X,Y,Z... or NAME FILE draw."""
+
+import ctypes
+import importlib.util
+import random
+import sys
+
+cuda = ctypes.CDLL("libcuda.so.1")
+context, module, function = ctypes.c_void_p(), ctypes.c_void_p(), ctypes.c_void_p()
+cuda.cuInit(0)
+cuda.cuDevicePrimaryCtxRetain(ctypes.byref(context), 0)
+cuda.cuCtxSetCurrent(context)
+ptx = b".version 8.0\n.target sm_90\n.address_size 64\n.visible .entry count() { ret; }\n"
+cuda.cuModuleLoadData(ctypes.byref(module), ptx)
+cuda.cuModuleGetFunction(ctypes.byref(function), module, b"count")
+spec = importlib.util.spec_from_file_location(sys.argv[1], sys.argv[2])
+launcher = importlib.util.module_from_spec(spec)
+spec.loader.exec_module(launcher)
+
+
+def launch(x, y, z, ctas=1):
+    packed = (4, ctas, 4096)
+    later = (packed, None, None, None, None, None)
+    earlier = (None, None, packed, None, None, None)
+    arguments = later if sys.argv[1] == "cuda_utils" else earlier
+    launcher.launch(x, y, z, 0, function.value, False, False, *arguments)
+
+
+def product(*grid):
+    result = 1
+    for blocks in grid:
+        result = (result * blocks + 2**31) % 2**32 - 2**31
+    return result
+
+
+if sys.argv[3] == "draw":
+    draw, skipped, others = random.Random(7), 0, 0
+    while skipped < 1000 or others < 10_000:
+        grid = [draw.randrange(1, 2 ** draw.randrange(1, bits)) for bits in (31, 16, 16)]
+        is_skipped = product(*grid) <= 0
+        if is_skipped and skipped < 1000 or not is_skipped and others < 10_000:
+            launch(*grid)
+            skipped, others = skipped + is_skipped, others + (not is_skipped)
+else:
+    for grid in sys.argv[3:]:
+        launch(*(int(blocks) for blocks in grid.split(",")))
+for wrong in [(), (1, 2, 3), ("x",) * 13, (0,) * 13]:
+    try:
+        launcher.launch(*wrong)
+    except (SystemError, TypeError) as error:
+        print(type(error).__name__)
