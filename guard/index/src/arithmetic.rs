@@ -110,8 +110,18 @@ impl<'a> Trace<'_, 'a> {
     ) -> bool {
         let mut nodes = Vec::new();
         for operand in operands {
-            let Operand::Register(register) = operand else { return false };
-            nodes.push(self.read(*register));
+            nodes.push(match operand {
+                Operand::Register(register) => self.read(*register),
+                // 0 < 1, or else 0 < 0
+                Operand::Constant(value) => {
+                    let [left, right] = [0, i128::from(*value != 0)]
+                        .map(|value| self.push(Poly::constant(value), Vec::new()));
+                    let (order, is_signed, bits) = (Order::Less, true, 32);
+                    let compare = Compare { order, is_signed, bits, left, right };
+                    self.predicate(Condition::Compare(compare), Vec::new())
+                }
+                _ => return false,
+            });
         }
         let condition = match (opcode, &nodes[..]) {
             (b"mov", [one]) => {

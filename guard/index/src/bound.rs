@@ -30,7 +30,7 @@ impl Bound {
         Self { doubt, ..self }
     }
 
-    fn constant(value: i128) -> Self {
+    pub(super) fn constant(value: i128) -> Self {
         Self { value, formula: Poly::constant(value), doubt: None }
     }
 }
@@ -108,13 +108,13 @@ impl<'v> Bounds<'v> {
         (low.value < -most - 1 && self.is_reachable(context)).then_some(low)
     }
 
-    /// Whether `poly` may be negative.
-    pub(super) fn is_negative(&mut self, poly: &Poly, context: u32) -> bool {
+    /// Why `poly` may be negative, if it may.
+    pub(super) fn negative(&mut self, poly: &Poly, context: u32) -> Option<Reason> {
         self.earlier_steps += core::mem::take(&mut self.steps);
         (self.is_certain, self.enough) = (false, 0);
         let low = self.lower(poly, context);
-        let is_bound = !matches!(low.doubt, Some(Reason::Loop | Reason::TooComplex));
-        (low.value < 0 || !is_bound) && self.is_reachable(context)
+        let why = low.doubt.unwrap_or(Reason::Instruction);
+        ((low.value < 0 || is_unbounded(&why)) && self.is_reachable(context)).then_some(why)
     }
 
     /// Products that were examined so far.
@@ -162,12 +162,39 @@ impl<'v> Bounds<'v> {
             return Bound::constant(value);
         }
         if self.depth >= MOST_DEPTH || self.steps >= MOST_STEPS {
+            if std::env::var("DBG").is_ok() {
+                eprintln!("TC depth {} steps {} {:?}", self.depth, self.steps, poly);
+            }
             return self.unknown(poly, Reason::TooComplex);
+        }
+        if !self.is_certain && self.is_of_memory(poly, context) {
+            return self.unknown(poly, Reason::Loaded);
         }
         self.depth += 1;
         let bound = self.eliminate(poly, context);
         self.depth -= 1;
         bound
+    }
+
+    /// Whether a value from memory that no fact limits makes `poly` larger than any type. A multiple of a divisor may be
+    /// a part of a remainder.
+    fn is_of_memory(&mut self, poly: &Poly, context: u32) -> bool {
+        let facts = self.facts(context);
+        let has = |poly: &Poly, atom: u32| poly.atoms().any(|one| one == atom);
+        poly.terms().any(|(product, factor)| {
+            let is_free = |atom: &u32| {
+                matches!(self.values.get(*atom).kind, Kind::Opaque(_, Reason::Loaded))
+                    && !facts.iter().any(|fact| has(fact, *atom))
+                    && !product.iter().any(|other| match &self.values.get(*other).kind {
+                        Kind::Binary(Op::Quotient, _, by) => has(by, *atom),
+                        _ => false,
+                    })
+            };
+            let free = product.iter().filter(|atom| is_free(atom));
+            let most =
+                free.fold(factor, |most, atom| most.saturating_mul(self.values.get(*atom).high));
+            factor > 0 && most > factor.saturating_mul(LARGEST)
+        })
     }
 
     fn unknown(&self, poly: &Poly, why: Reason) -> Bound {
@@ -212,7 +239,13 @@ impl<'v> Bounds<'v> {
             }
             let (factor, rest) = current.split(atom);
             let negated = factor.scaled(-1).unwrap_or_default();
-            let (high, low) = (self.greatest(&factor, context), -self.greatest(&negated, context));
+            let high = self.greatest(&factor, context);
+            let low = self.greatest(&negated, context).saturating_neg();
+            if low < 0 && high > 0 && !self.is_certain {
+                let Some(bound) = self.at_either_end(atom, &factor, &rest, context) else { break };
+                let value = best.min(bound.value);
+                return Bound { value, doubt: worse(doubt, bound.doubt), ..bound };
+            }
             let mut is_upper = low >= 0 || high > low.saturating_neg();
             if !is_upper && self.is_part_of(atom, &rest) {
                 // If the remainder is large, so is the quotient.
@@ -355,6 +388,29 @@ impl<'v> Bounds<'v> {
         }
         self.splits -= 1;
         greatest_of(bounds)
+    }
+
+    /// The bound of `factor * atom + rest`, if the factor may have either sign: it is reached at an end of the atom's range.
+    fn at_either_end(
+        &mut self,
+        atom: u32,
+        factor: &Poly,
+        rest: &Poly,
+        context: u32,
+    ) -> Option<Bound> {
+        if self.splits >= MOST_SPLITS {
+            return None;
+        }
+        self.splits += 1;
+        let bounds = [true, false].map(|is_upper| {
+            let end = self.atom(atom, is_upper, context);
+            let value = factor.times(&end.formula)?.plus(rest, 1)?;
+            let bound = self.upper(&value, context);
+            Some(Bound { doubt: worse(bound.doubt, end.doubt), ..bound })
+        });
+        self.splits -= 1;
+        let [Some(one), Some(two)] = bounds else { return None };
+        greatest_of(vec![one, two])
     }
 
     fn atom(&mut self, atom: u32, is_upper: bool, context: u32) -> Rc<Bound> {
@@ -512,13 +568,19 @@ pub(super) fn greatest_of(bounds: Vec<Bound>) -> Option<Bound> {
     Some(Bound { doubt, ..greatest })
 }
 
-/// The worse of two doubts. `Loop` and `TooComplex` are the worst: the bound is then not certain, whatever else is
-/// unknown.
+/// The worse of two doubts: without a bound, of a value from memory, and others.
 fn worse(one: Option<Reason>, other: Option<Reason>) -> Option<Reason> {
-    let is_worse = |why: &Reason| matches!(why, Reason::Loop | Reason::TooComplex);
-    one.filter(is_worse).or(other.filter(is_worse)).or(one).or(other)
+    let rank = |why: &Reason| (is_unbounded(why), *why == Reason::Loaded);
+    other.into_iter().chain(one).max_by_key(rank)
 }
 
+/// Whether this is the worst doubt: the bound is then none, whatever else is unknown.
+pub(super) fn is_unbounded(why: &Reason) -> bool {
+    matches!(why, Reason::Loop | Reason::TooComplex)
+}
+
+/// More than a value of 32 bits.
+const LARGEST: i128 = 1 << 33;
 /// The blocks along y and z that a driver takes.
 const MOST_LEGAL: i128 = 65_535;
 const MOST_DEPTH: usize = 40;

@@ -3,7 +3,7 @@
 
 mod arithmetic;
 mod bound;
-mod check;
+mod checks;
 mod code;
 mod condition;
 mod depends;

@@ -1,7 +1,7 @@
 //! Wraps that depend only on the sizes of grid and block.
 
 use super::bound::{Bound, Bounds};
-use super::check::Check;
+use super::checks::Check;
 use super::poly::Poly;
 use super::sizes::{Size, Sizes};
 use super::values::{Kind, MOST_BLOCKS, Values};
@@ -99,7 +99,8 @@ struct Work {
 impl Check {
     /// The limit on grid and block, if a value exceeds its type and depends only on these sizes.
     fn limit(&self, bounds: &mut Bounds<'_>, known: &Sizes, work: &mut Work) -> Option<SizeLimit> {
-        let is_certain = self.is_index && !self.is_doubt && !bounds.values.is_open(self.context);
+        let is_certain =
+            self.is_index && self.doubt.is_none() && !bounds.values.is_open(self.context);
         let bound = if is_certain { work.exceeding(self, bounds)? } else { None }?;
         work.has_witness(self, bounds).then_some(())?;
         SizeLimit::of(&bound, self.taken_as.most(), bounds, known)

@@ -6,7 +6,7 @@ use super::opcodes::Effect;
 use super::operand::{Operand, Type};
 use super::poly::Poly;
 use super::sizes::{Reason, Size};
-use super::trace::{Input, Source, Taken, Trace, Use, index, targets};
+use super::trace::{ALL_BITS, Input, Source, Taken, Trace, Use, index, targets};
 use super::values::{Kind, LANE, Op, Origin};
 
 impl<'a> Trace<'_, 'a> {
@@ -105,7 +105,7 @@ impl<'a> Trace<'_, 'a> {
                 inputs.push(self.taken(node, own, true));
                 let is_cut = effect == Effect::Store && own.bits < 32;
                 let is_function = effect == Effect::Function || is_cut;
-                if is_function && kind.is_some_and(|kind| !kind.is_signed) {
+                if is_function && own.bits <= 32 && kind.is_some_and(|kind| !kind.is_signed) {
                     // Any function of the bits, which may extend them without a sign.
                     inputs.push(self.taken(node, Type { is_signed: false, ..own }, true));
                 }
@@ -129,13 +129,17 @@ impl<'a> Trace<'_, 'a> {
             self.nodes[node].doubt = doubt;
             let context = Some(self.context);
             hubs.iter().for_each(|hub| {
-                self.nodes[*hub].inputs.push(Input { node, context, ..Input::doubt(node) });
+                self.nodes[*hub]
+                    .inputs
+                    .push(Input { context, ..Input::doubt(node, Reason::Loaded) });
             });
-            inputs = vec![Input::doubt(node)];
+            inputs = vec![Input::doubt(node, Reason::Loaded)];
         }
         if effect == Effect::Load {
-            inputs =
-                hubs.iter().map(|hub| Input { context: Some(0), ..Input::doubt(*hub) }).collect();
+            inputs = hubs
+                .iter()
+                .map(|hub| Input { context: Some(0), ..Input::doubt(*hub, Reason::Loaded) })
+                .collect();
         }
         self.values.unfollowed =
             inputs.iter().map(|input| self.nodes[input.node].origin).max().unwrap_or_default();
@@ -256,8 +260,11 @@ impl<'a> Trace<'_, 'a> {
     /// An input that the instruction takes as a number of this type.
     pub(super) fn taken(&mut self, node: Source, kind: Type, is_doubt: bool) -> Input {
         let value = &self.nodes[node].value;
-        if kind.bits > 32 || self.nodes[node].condition.is_some() {
-            return Input { is_doubt, ..Input::of(node) };
+        let is_negative = !kind.is_signed && self.values.may_be_negative(value);
+        // Of 64 bits only the sign matters, since no size is that large.
+        if kind.bits > 32 && !is_negative || self.nodes[node].condition.is_some() {
+            let input = Input { lower: None, ..Input::of(node) };
+            return if is_doubt { input.doubted() } else { input };
         }
         if !is_doubt
             && kind.is_signed
@@ -270,11 +277,11 @@ impl<'a> Trace<'_, 'a> {
         let (low, high) = self.values.range(value);
         // Bits that no arithmetic made cannot have wrapped. Whether fewer are cut off is known when all is followed.
         let is_plain = kind.bits == 32 && self.values.is_plain(value, kind.bits);
-        let is_negative = !kind.is_signed && self.values.may_be_negative(value);
         let fits = high <= own.most() && low >= own.least();
         let taken_as = (is_negative || !fits && !is_plain).then_some(own);
         let is_doubt = is_doubt || kind.bits < 32 || mixing(value) > Mixing::None;
-        Input { node, context: None, taken_as, is_doubt }
+        let input = Input { node, taken_as, ..Input::default() };
+        if is_doubt { input.doubted() } else { input }
     }
 
     pub(super) fn inputs(&mut self, nodes: &[Source], kind: Type) -> Vec<Input> {
@@ -341,14 +348,14 @@ impl<'a> Trace<'_, 'a> {
                     // Of a product with another number than a reciprocal, nothing may be kept.
                     let is_doubt = values[1].as_constant().is_none();
                     let inputs = numbers(self).into_iter();
-                    let doubted =
-                        |input: Input| Input { is_doubt: is_doubt || input.is_doubt, ..input };
+                    let doubted = |input: Input| if is_doubt { input.doubted() } else { input };
                     (value, inputs.map(doubted).collect())
                 } else {
                     let mut inputs = inputs;
                     if has(b".wide") {
                         for place in 0..2 {
-                            inputs[place] = self.taken(nodes[place], kind, false);
+                            let input = self.taken(nodes[place], kind, false);
+                            inputs[place] = Input { lower: inputs[place].lower, ..input };
                         }
                     }
                     let product = Self::product(a, b, kind, false);
@@ -361,7 +368,8 @@ impl<'a> Trace<'_, 'a> {
             }
             (b"shl", [a, b]) => match (b.as_constant(), a.as_constant(), self.values.range(b)) {
                 (Some(by), ..) if (0..kind.bits.into()).contains(&by) => {
-                    (a.scaled(1 << by), inputs)
+                    let lower = Some([ALL_BITS, u32::try_from(by).unwrap_or(0)]);
+                    (a.scaled(1 << by), vec![Input { lower, ..inputs[0] }])
                 }
                 // One bit, or a mask.
                 (None, Some(a @ 0..=0xffff_ffff), (0.., by @ ..32))
@@ -423,9 +431,12 @@ impl<'a> Trace<'_, 'a> {
             }
             (b"and", [a, b]) => {
                 // What a mask cuts off is meant to be cut off, and another number may keep nothing.
-                let is_unit = |value: &Poly| value.as_constant().is_some_and(|mask| mask < 0);
-                let is_doubt = !values.iter().any(is_unit);
-                let inputs = inputs.into_iter().map(|input| Input { is_doubt, ..input });
+                let mask = a.as_constant().or(b.as_constant()).unwrap_or(0);
+                let most = if mask > 0 { i128::BITS - mask.leading_zeros() } else { ALL_BITS };
+                let inputs = inputs.into_iter().map(|input| {
+                    let input = Input { lower: Some([most, 0]), ..input };
+                    if mask < 0 { input } else { input.doubted() }
+                });
                 (self.masked(a, b), inputs.collect())
             }
             (b"or", [a, b]) => {
@@ -474,7 +485,7 @@ impl<'a> Trace<'_, 'a> {
     /// A dividend, and a divisor: if that is too large, the quotient is zero either way.
     fn divided(&mut self, nodes: &[Source], kind: Type) -> Vec<Input> {
         let mut inputs = self.quotient_of(nodes, kind);
-        inputs.iter_mut().skip(1).for_each(|input| input.is_doubt = true);
+        inputs.iter_mut().skip(1).for_each(|input| *input = input.doubted());
         inputs
     }
 
@@ -489,10 +500,7 @@ impl<'a> Trace<'_, 'a> {
 
     /// Numbers of which the result may keep nothing that wraps.
     fn limited(&mut self, nodes: &[Source], kind: Type) -> Vec<Input> {
-        self.inputs(nodes, kind)
-            .into_iter()
-            .map(|input| Input { is_doubt: true, ..input })
-            .collect()
+        self.inputs(nodes, kind).into_iter().map(Input::doubted).collect()
     }
 
     /// A value that was meant to wrap and is reduced by the instruction to at most `most`.
@@ -503,8 +511,8 @@ impl<'a> Trace<'_, 'a> {
             Some(most @ 0..) if !kind.is_signed => self.values.up_to(Poly::constant(most)),
             _ => self.values.opaque(Reason::Instruction, low, high),
         };
-        let inputs = inputs.into_iter().map(|input| Input { is_doubt: true, ..input }).collect();
-        Some(Computed::Value(Some(value), inputs))
+        let inputs = inputs.into_iter().map(|input| Input { lower: None, ..input.doubted() });
+        Some(Computed::Value(Some(value), inputs.collect()))
     }
 
     /// Whether an instruction of this type takes a number that was meant to wrap.
@@ -522,7 +530,7 @@ impl<'a> Trace<'_, 'a> {
             return None;
         }
         if to.bits > from.bits {
-            let input = self.taken(node, from, false);
+            let input = Input { lower: Some([ALL_BITS, 0]), ..self.taken(node, from, false) };
             return Some(Computed::Value(Some(value.clone()), vec![input]));
         }
         let (low, high) = self.values.range(value);
@@ -583,8 +591,11 @@ impl<'a> Trace<'_, 'a> {
         let Some(node) = node else { return false };
         let value = self.nodes[node].value.clone();
         let upper = self.values.quotient(&value, &Poly::constant(1 << 32));
-        for (target, value) in [(low, value), (high, upper)] {
-            let node = self.push(value, vec![Input::of(node)]);
+        let input = Input::of(node);
+        for (target, value, input) in
+            [(low, value, input), (high, upper, Input { lower: None, ..input })]
+        {
+            let node = self.push(value, vec![input]);
             self.write(target, node);
         }
         true

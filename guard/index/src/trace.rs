@@ -34,21 +34,30 @@ pub(super) struct Input {
     pub(super) context: Option<u32>,
     /// The type that the exact value may exceed, if the instruction depends on all bits.
     pub(super) taken_as: Option<Taken>,
-    /// Whether a value that exceeds its type may be meant, or does not decide: the result is then unknown, no wrap.
-    pub(super) is_doubt: bool,
+    /// Why a value that exceeds its type may be meant, or may not decide: the result is then unknown, no wrap.
+    pub(super) doubt: Option<Reason>,
+    /// If the lower bits of the result depend on lower bits alone: how many do, and by how many bits they are shifted to
+    /// the left.
+    pub(super) lower: Option<[u32; 2]>,
 }
 
 impl Input {
+    /// The lower bits of the result depend on as many lower bits of this value.
     pub(super) fn of(node: Source) -> Self {
-        Self { node, ..Self::default() }
+        Self { node, lower: Some([ALL_BITS, 0]), ..Self::default() }
     }
 
-    pub(super) fn doubt(node: Source) -> Self {
-        Self { node, is_doubt: true, ..Self::default() }
+    /// An input of which it is unknown whether it decides.
+    pub(super) fn doubt(node: Source, why: Reason) -> Self {
+        Self { node, doubt: Some(why), ..Self::default() }
+    }
+
+    pub(super) fn doubted(self) -> Self {
+        Self { doubt: self.doubt.or(Some(Reason::Instruction)), ..self }
     }
 }
 
-/// An integer type of up to 32 bits.
+/// An integer type.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Taken {
     pub(super) bits: u32,
@@ -60,7 +69,7 @@ impl Taken {
         (1 << (self.bits - u32::from(self.is_signed))) - 1
     }
 
-    /// Negative numbers are large ones in an unsigned type. [`Check::is_negative`](super::check::Check) finds them.
+    /// Negative numbers are large ones in an unsigned type. [`Check::negative`](super::checks::Check) finds them.
     pub(super) fn least(self) -> i128 {
         if self.is_signed { -self.most() - 1 } else { i128::MIN }
     }
@@ -281,22 +290,24 @@ impl<'c, 'a> Trace<'c, 'a> {
         let (mut low, mut high) = (i128::MAX, i128::MIN);
         let (mut incoming, mut inputs) = (Vec::new(), Vec::new());
         if nodes.iter().any(|(node, _)| self.nodes[*node].condition.is_some()) {
-            let input = |(node, context): &(usize, u32)| Input {
-                node: *node,
-                context: Some(*context),
-                ..Input::default()
-            };
-            return self.predicate(Condition::Unknown, nodes.iter().map(input).collect());
+            let inputs = nodes
+                .iter()
+                .map(|(node, context)| Input { context: Some(*context), ..Input::of(*node) });
+            return self.predicate(Condition::Unknown, inputs.collect());
         }
         for (node, context) in nodes {
             let value = self.nodes[*node].value.clone();
             let range = self.values.range(&value);
             (low, high) = (low.min(range.0), high.max(range.1));
             incoming.push(Incoming { value, context: *context, is_back: false });
-            inputs.push(Input { node: *node, context: Some(*context), ..Input::default() });
+            inputs.push(Input { context: Some(*context), ..Input::of(*node) });
         }
         if loop_atoms.is_some() {
             high = high.max(i128::from(i64::MAX));
+        } else if let [first, rest @ ..] = &incoming[..]
+            && rest.iter().all(|one| one.value == first.value)
+        {
+            return self.push(first.value.clone(), inputs);
         }
         let join = Join { register, incoming, loop_atoms };
         let value = self.values.join(join, low, high);
@@ -306,7 +317,7 @@ impl<'c, 'a> Trace<'c, 'a> {
     /// Adds the value that the loop of `join` has at its next turn.
     fn come_back(&mut self, join: usize, from: Option<usize>, context: u32) {
         if let Some(node) = from {
-            let input = Input { node, context: Some(context), ..Input::default() };
+            let input = Input { context: Some(context), ..Input::of(node) };
             self.nodes[join].inputs.push(input);
         }
         let Some(atom) = self.nodes[join].value.as_atom() else { return };
@@ -425,7 +436,7 @@ impl<'c, 'a> Trace<'c, 'a> {
     /// The value of `node` also depends on a predicate.
     pub(super) fn depend_on(&mut self, node: usize, predicate: u32) {
         if let Some(condition) = self.node_of(predicate) {
-            self.nodes[node].inputs.push(Input { node: condition, ..Input::default() });
+            self.nodes[node].inputs.push(Input { lower: None, ..Input::of(condition) });
             self.nodes[node].origin = self.nodes[node].origin.max(self.nodes[condition].origin);
         }
     }
@@ -471,6 +482,8 @@ pub(super) fn targets<'o>(effect: Effect, operands: &'o [Operand<'_>]) -> &'o [u
 const MOST_STATES: usize = 8_000_000;
 const MOST_STEPS: u64 = 4_000_000;
 const MOST_NODES: usize = 2_000_000;
+/// More bits than a value has.
+pub(super) const ALL_BITS: u32 = 128;
 /// The most tokens of a first operand.
 const MOST_WRITTEN: usize = 40;
 /// The bytes of shared memory that one block can address.

@@ -1,9 +1,9 @@
 //! Bounds of loop variables, and equal values.
 
-use super::bound::{Bound, Bounds, greatest_of};
+use super::bound::{Bound, Bounds, greatest_of, is_unbounded};
 use super::poly::{Poly, without};
 use super::sizes::Reason;
-use super::values::{Join, Kind, Op};
+use super::values::{Incoming, Join, Kind, Op};
 
 impl Bounds<'_> {
     pub(super) fn join(&mut self, atom: u32, join: &Join, is_upper: bool) -> Bound {
@@ -33,7 +33,7 @@ impl Bounds<'_> {
 
     /// The bounds of a loop's variable after the first iteration.
     fn later(&mut self, atom: u32, join: &Join, is_upper: bool) -> Result<Vec<Bound>, Reason> {
-        let step = self.linear(atom, join).map(|(_, step)| step);
+        let step = linear(atom, join).map(|(_, step)| step);
         if let Some(step) = &step {
             let moves_away = match is_upper {
                 true => self.upper(step, 0).value <= 0,
@@ -48,6 +48,14 @@ impl Bounds<'_> {
             if incoming.value.as_atom() == Some(atom) {
                 continue;
             }
+            if self.is_part(&incoming.value, atom, 0) {
+                // It falls to zero at the most, and may be small where it is used.
+                bounds.push(Bound { doubt: Some(Reason::Instruction), ..Bound::constant(0) });
+                if self.is_certain {
+                    return Err(Reason::TooComplex);
+                }
+                continue;
+            }
             // A loop that ends when its variable equals a value reaches that value.
             let end = self.values.unequal(incoming.context).iter().find_map(|unequal| {
                 let (factor, rest) = unequal.split(atom);
@@ -59,25 +67,59 @@ impl Bounds<'_> {
                 Some(end) => self.bound(&end, is_upper, incoming.context),
                 None => self.bound(&incoming.value, is_upper, incoming.context),
             };
-            if let Some(why) =
-                bound.doubt.filter(|why| *why == Reason::Loop || *why == Reason::TooComplex)
-            {
-                return match self.by_sibling(atom, join, is_upper) {
-                    Some(bound) => Ok(vec![bound]),
-                    None => Err(why),
-                };
+            if let Some(why) = bound.doubt.filter(is_unbounded) {
+                return Ok(vec![self.by_sibling(atom, join, is_upper, why)?]);
             }
             bounds.push(bound);
         }
         Ok(bounds)
     }
 
-    fn by_sibling(&mut self, atom: u32, join: &Join, is_upper: bool) -> Option<Bound> {
-        let Kind::Join(number) = self.values.get(atom).kind else { return None };
-        let value = self.by_other_variable(atom, number)?;
-        let context = join.incoming.first()?.context;
-        let bound = self.bound(&value, is_upper, context);
-        (bound.doubt != Some(Reason::Loop)).then_some(bound)
+    /// Whether `poly` is `atom`, or a quotient, remainder or masked part of it.
+    fn is_part(&self, poly: &Poly, atom: u32, depth: usize) -> bool {
+        let Some(own) = poly.as_atom().filter(|_| depth < MOST_PARTS) else { return false };
+        match &self.values.get(own).kind {
+            _ if own == atom => true,
+            Kind::Binary(Op::Quotient | Op::Remainder | Op::And, one, _) => {
+                self.is_part(one, atom, depth + 1)
+            }
+            Kind::Join(number) => self.values.joins.get(*number).is_some_and(|join| {
+                let is_part = |one: &Incoming| self.is_part(&one.value, atom, depth + 1);
+                join.loop_atoms.is_none() && join.incoming.iter().all(is_part)
+            }),
+            _ => false,
+        }
+    }
+
+    /// The bound of a loop's variable by another one that the loop's condition limits, or why there is none.
+    fn by_sibling(
+        &mut self,
+        atom: u32,
+        join: &Join,
+        is_upper: bool,
+        why: Reason,
+    ) -> Result<Bound, Reason> {
+        let Kind::Join(number) = self.values.get(atom).kind else { return Err(why) };
+        let (first, back) = (join.incoming.first().ok_or(why)?.context, join.incoming.last());
+        if let Some(value) = self.by_other_variable(atom, number, None) {
+            let bound = self.bound(&value, is_upper, first);
+            return if bound.doubt == Some(Reason::Loop) { Err(why) } else { Ok(bound) };
+        }
+        // A sum: each turn adds at most as much as any.
+        let (Some((_, step)), Some(back)) = (sum(atom, join), back) else {
+            return Err(why);
+        };
+        let most = self.bound(&step, is_upper, back.context);
+        let doubt = most.doubt.unwrap_or(Reason::Instruction);
+        if self.is_certain || is_unbounded(&doubt) || most.value.abs() > LARGEST_STEP {
+            return Err(if is_unbounded(&doubt) { why } else { doubt });
+        }
+        let value = self.by_other_variable(atom, number, Some(Poly::constant(most.value)));
+        let bound = self.bound(&value.ok_or(why)?, is_upper, first);
+        match bound.doubt.filter(is_unbounded) {
+            Some(why) => Err(why),
+            None => Ok(Bound { doubt: Some(doubt), ..bound }),
+        }
     }
 
     /// `poly` with a dividend and its quotient `atom` replaced by the remainder, if this lowers the greatest value.
@@ -117,15 +159,19 @@ impl Bounds<'_> {
     /// `poly` with a loop's variable replaced by another one that the loop's condition limits.
     pub(super) fn by_counter(&mut self, poly: &Poly, atom: u32) -> Option<Poly> {
         let Kind::Join(number) = self.values.get(atom).kind else { return None };
-        let value = self.by_other_variable(atom, number)?;
+        let value = self.by_other_variable(atom, number, None)?;
         let (factor, rest) = poly.split(atom);
         factor.times(&value)?.plus(&rest, 1)
     }
 
-    /// The value of a loop's variable as a multiple of another one that the loop's condition limits.
-    fn by_other_variable(&self, atom: u32, number: usize) -> Option<Poly> {
+    /// The value of a loop's variable as a multiple of another one that the loop's condition limits. Each turn adds `step`,
+    /// if it is given.
+    fn by_other_variable(&self, atom: u32, number: usize, step: Option<Poly>) -> Option<Poly> {
         let join = self.values.joins.get(number)?;
-        let (first, step) = self.linear(atom, join)?;
+        let (first, step) = match step {
+            Some(step) => (sum(atom, join)?.0, step),
+            None => linear(atom, join)?,
+        };
         if self.is_limited(atom, join) {
             return None;
         }
@@ -143,7 +189,7 @@ impl Bounds<'_> {
             {
                 continue;
             }
-            let Some((other_first, other_step)) = self.linear(other, variable) else { continue };
+            let Some((other_first, other_step)) = linear(other, variable) else { continue };
             let ratio = match other_step.as_constant() {
                 Some(1) => Some(step.clone()),
                 Some(-1) => step.scaled(-1),
@@ -169,16 +215,23 @@ impl Bounds<'_> {
             })
         })
     }
-
-    /// The first value of a loop's variable and its step, if both are unique.
-    fn linear(&self, atom: u32, join: &Join) -> Option<(Poly, Poly)> {
-        let [first, back] = &join.incoming[..] else { return None };
-        let step = back.value.plus(&Poly::atom(atom), -1)?;
-        let oldest = join.loop_atoms?;
-        let is_fixed = !first.is_back && back.is_back && step.atoms().all(|it| it < oldest);
-        is_fixed.then(|| (first.value.clone(), step))
-    }
 }
 
+/// The first value of a loop's variable and what a turn adds, if both are unique.
+fn sum(atom: u32, join: &Join) -> Option<(Poly, Poly)> {
+    let [first, back] = &join.incoming[..] else { return None };
+    let step = back.value.plus(&Poly::atom(atom), -1)?;
+    (!first.is_back && back.is_back).then(|| (first.value.clone(), step))
+}
+
+/// The same, if each turn adds as much.
+fn linear(atom: u32, join: &Join) -> Option<(Poly, Poly)> {
+    let oldest = join.loop_atoms?;
+    sum(atom, join).filter(|(_, step)| step.atoms().all(|it| it < oldest))
+}
+
+/// Larger steps exceed any type after one turn.
+const LARGEST_STEP: i128 = 1 << 40;
+const MOST_PARTS: usize = 8;
 /// The most variables of a loop that are tried.
 const MOST_VARIABLES: usize = 64;

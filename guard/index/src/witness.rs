@@ -1,7 +1,7 @@
 //! A thread of a launch whose index wraps: the proof that the bound of a value is reached.
 
 use super::bound::Bounds;
-use super::check::Check;
+use super::checks::Check;
 use super::condition::Order;
 use super::poly::Poly;
 use super::sizes::Size;

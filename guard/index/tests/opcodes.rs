@@ -56,7 +56,16 @@ const OPCODES: &[&str] = &[
     "newop.x2.u32 {%c, %r}, %a, %b", "mov.u32 %r, %next_index", "add.sat.s32 %r, %a, %b",
     "@%t mov.u32 %b, %a; add.s32 %r, %b, 1",
     "mov.u32 %c, 0; mov.u32 %e, %a; L1: add.s32 %m, %c, %e; shr.u32 %m, %m, 1; setp.lt.u32 %q, %m, %n; selp.b32 %e, %m, %e, %q; add.s32 %c, %c, 1; setp.lt.u32 %w, %c, 4; @%w bra L1; mov.u32 %r, %m",
-    "call.uni (%r), f, (%a)",
+    "call.uni (%r), f, (%a)", "cvt.u64.u32 %d, %a; shl.b64 %d, %d, 2; and.b64 %d, %d, 4294967292; cvt.u32.u64 %r, %d",
+    "sub.s32 %c, %b, %n; cvt.s64.s32 %d, %c; shr.u64 %d, %d, 4; cvt.u32.u64 %r, %d",
+    "sub.s32 %c, %b, %n; cvt.s64.s32 %d, %c; div.u64 %d, %d, 3; cvt.u32.u64 %r, %d",
+    "sub.s32 %c, %b, %n; cvt.s64.s32 %d, %c; div.s64 %d, %d, 3; cvt.u32.u64 %r, %d",
+    "sub.s32 %c, %b, %n; cvt.s64.s32 %d, %c; rem.s64 %d, %d, 70; cvt.u32.u64 %r, %d",
+    "sub.s32 %c, %b, %n; cvt.s64.s32 %d, %c; rem.u64 %d, %d, 70; cvt.u32.u64 %r, %d",
+    "sub.s32 %c, %b, %n; cvt.s64.s32 %d, %c; max.u64 %d, %d, 3; shr.u64 %d, %d, 40; cvt.u32.u64 %r, %d",
+    "mul.lo.s32 %c, %b, 1000; sub.s32 %c, %c, 700000; rem.u32 %e, %x, 60000; mul.lo.s32 %r, %c, %e",
+    "and.b32 %c, %a, 1023; mov.u32 %e, 0; mov.u32 %m, %b; L1: add.s32 %m, %m, %c; add.s32 %e, %e, 1; setp.lt.u32 %q, %e, 6; @%q bra L1; mov.u32 %r, %m",
+    "mov.u32 %e, 0; mov.u32 %m, %a; L1: shr.u32 %m, %m, 1; add.s32 %e, %e, 1; setp.lt.u32 %q, %e, 4; @%q bra L1; mov.u32 %r, %m",
 ];
 
 /// Ways from `%r` to the address.
@@ -74,6 +83,8 @@ const PATHS: &[&str] = &[
     "shr.u32 %s, %r, 3; mul.wide.u32 %o, %s, 4", "rem.u32 %s, %r, 77; mul.wide.u32 %o, %s, 4",
     "mul.lo.s32 %s, %r, %n; mul.wide.s32 %o, %s, 4",
     "st.shared.u32 [buf], %r; ld.shared.u32 %s, [buf]; mul.wide.s32 %o, %s, 4",
+    "not.b32 %s, %r; cvt.u64.u32 %o, %s; add.s64 %o, %o, 4097; shl.b64 %o, %o, 3; and.b64 %o, %o, 34359738360",
+    "mov.pred %v, 0; setp.lt.or.s32 %v, %r, %n, %v; @!%v bra END; mul.wide.s32 %o, %r, 4",
 ];
 
 /// Values of `%a`.
