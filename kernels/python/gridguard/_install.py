@@ -8,7 +8,6 @@
 from __future__ import annotations
 
 import contextlib
-import functools
 import hashlib
 import os
 import threading
@@ -154,15 +153,7 @@ def _kernel(
     return _attend(call, PLAIN)
 
 
-_composite = functools.partial(_pytorch.operator._op_dk, torch._C.DispatchKey.CompositeImplicitAutograd)
-
-
-def _left(*arguments: Any, **options: Any) -> Tensor:
-    """Compute a call by PyTorch's own kernels, which read its tensors in place."""
-    return _pytorch.with_aligned_gradient(_composite(*arguments, **options))
-
-
-_dispatched = _native.Dispatched(_left, _kernel, _pytorch.thread)
+_dispatched = _native.Dispatched(_kernel, _pytorch.thread)
 
 
 def _attend(call: Call, types: tuple[type, ...]) -> Tensor:

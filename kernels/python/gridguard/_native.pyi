@@ -42,8 +42,8 @@ class Attention:
         """How tensors are read."""
     @property
     def counts(self) -> list[int]:
-        """The numbers of calls that `serve` and `serve_backward` computed, and of those that `Dispatched` left to
-        PyTorch because it is faster, or has dropout."""
+        """The numbers of calls that `serve` and `serve_backward` computed, and of those that `Dispatched` left
+        to PyTorch because it is faster, or has dropout."""
     def borders(self, capability: tuple[int, int], dtype: str) -> list[tuple[int, list[int]]]:
         """For rising head dimensions, return the most queries or keys that the kernels serve on a GPU: forwards, forwards
         causal, and the same with gradients. Nothing if they serve all that they can."""
@@ -60,7 +60,8 @@ class Attention:
         /,
     ) -> Tensor | None:
         """Compute a common call: plain tensors on the current device, no autocast, no mode, transform or profiler, a
-        loaded kernel. Record its node, if it is differentiated. Return None for any other call."""
+        loaded kernel, no faster one of PyTorch. Record its node, if it is differentiated. Return None for any other
+        call."""
     def serve_backward(
         self,
         grad: Tensor,
@@ -102,12 +103,13 @@ class Attention:
         [batch ..., queries, keys]."""
 
 class Dispatched:
-    """A kernel of PyTorch's operator: common calls by `kernels`, if any, those that PyTorch computes faster by `left`, and
-    all others by `others`, also those of a thread whose `is_unserved` is true.
+    """A kernel of PyTorch's operator: common calls by `kernels`, if any, and the others by a function.
+
+    Calls of a thread whose `is_unserved` is true go to the function, too.
     """
 
     kernels: Attention | None
-    def __init__(self, left: Callable[..., Tensor], others: Callable[..., Tensor], thread: object, /) -> None: ...
+    def __init__(self, others: Callable[..., Tensor], thread: object, /) -> None: ...
     def __call__(self, *arguments: object, **options: object) -> Tensor: ...
 
 BLOCK_TENSORS: list[tuple[list[str], int, int]]

@@ -24,6 +24,7 @@ MAX_SLICE = _native.MAX_GRID_Y
 
 operator = torch.ops.aten.scaled_dot_product_attention.default
 function = torch._C._nn.scaled_dot_product_attention
+_composite = functools.partial(operator._op_dk, torch._C.DispatchKey.CompositeImplicitAutograd)
 
 # PyTorch's fused kernels read 16 bytes at once. At other addresses cuDNN returns wrong numbers, flash and efficient
 # attention raise an error or make the context unusable.
@@ -84,7 +85,12 @@ def unserved(*arguments: Any, **options: Any) -> Any:
 def composite(call: Call) -> Tensor:
     """Run PyTorch's operator as if no kernel were registered for it."""
     query, key, value, mask, dropout_p, is_causal, scale, enable_gqa = call
-    return operator.decompose(query, key, value, mask, dropout_p, is_causal, **keywords(scale, enable_gqa))
+    return _composite(query, key, value, mask, dropout_p, is_causal, **keywords(scale, enable_gqa))
+
+
+def left(*call: Any) -> Tensor:
+    """Run PyTorch's operator on tensors that its kernels read in place. The native module calls it."""
+    return with_aligned_gradient(composite(call))  # type: ignore[arg-type]
 
 
 def is_compiling() -> bool:

@@ -44,30 +44,13 @@ pub(crate) struct Attention {
     state: State,
     #[cfg(feature = "stand-in")]
     stand_in: std::sync::OnceLock<Py<PyAny>>,
-    /// The numbers of calls by `Path`.
-    counts: [AtomicU64; 4],
+    /// Calls and backward passes by the kernels, and calls by PyTorch because it is faster, or has dropout.
+    served: AtomicU64,
+    backward: AtomicU64,
+    slower: AtomicU64,
+    dropout: AtomicU64,
     /// Whether calls are left to PyTorch beyond a border.
     compares: bool,
-}
-
-/// Who computes a call, or its gradients.
-#[derive(Clone, Copy)]
-pub(crate) enum Path {
-    Kernels,
-    Backward,
-    /// PyTorch is faster.
-    Slower,
-    /// PyTorch has dropout.
-    Dropout,
-}
-
-/// What becomes of a call of PyTorch's function.
-pub(crate) enum Served<'py> {
-    By(Bound<'py, PyAny>),
-    /// PyTorch's operator takes these tensors as they are.
-    LeftToPyTorch(Path),
-    /// Not a common call.
-    No,
 }
 
 /// The most items and heads that PyTorch's kernels take: they are on the y and z axes of a grid.
@@ -75,6 +58,8 @@ const MAX_SLICE: u64 = 65_535;
 
 /// `apply` of the node that differentiates a call of `serve`.
 static RECORD: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
+/// PyTorch's operator, for calls that it computes faster.
+static LEFT: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
 
 /// Why the kernels do not serve a call. Nothing was launched.
 pub(crate) type Reason = &'static str;
@@ -91,13 +76,25 @@ struct Call<const N: usize> {
     device: i32,
 }
 
+/// The sizes of a call.
+struct Sizes {
+    rank: usize,
+    /// The most of queries and keys.
+    rows: u64,
+    /// The head dimension of queries, and the most of it and that of values.
+    width: u64,
+    head_dim: u64,
+    element: ElementType,
+    device: Device,
+}
+
 /// The options of a call.
 #[derive(Clone, Copy)]
 pub(crate) struct Options<S = f64> {
     scale: S,
     causal: bool,
     grouped: bool,
-    dropout: bool,
+    dropout: f64,
 }
 
 impl Options<Option<f64>> {
@@ -108,7 +105,7 @@ impl Options<Option<f64>> {
         scale: Option<&Bound<'_, PyAny>>,
         enable_gqa: Option<&Bound<'_, PyAny>>,
     ) -> Option<Self> {
-        let dropout = dropout_p.map_or(Some(0.0), number)? != 0.0;
+        let dropout = dropout_p.map_or(Some(0.0), number)?;
         let [causal, grouped] = [is_causal, enable_gqa].map(|it| it.map_or(Some(false), boolean));
         let scale = match scale.filter(|scale| !scale.is_none()) {
             Some(scale) => Some(number(scale).filter(|scale| *scale > 0.0 && scale.is_finite())?),
@@ -146,7 +143,10 @@ impl Attention {
             state: State::new(torch)?,
             #[cfg(feature = "stand-in")]
             stand_in: std::sync::OnceLock::new(),
-            counts: Default::default(),
+            served: AtomicU64::new(0),
+            backward: AtomicU64::new(0),
+            slower: AtomicU64::new(0),
+            dropout: AtomicU64::new(0),
             compares,
         })
     }
@@ -161,7 +161,8 @@ impl Attention {
 
     #[getter]
     fn counts(&self) -> [u64; 4] {
-        self.counts.each_ref().map(|count| count.load(Ordering::Relaxed))
+        [&self.served, &self.backward, &self.slower, &self.dropout]
+            .map(|count| count.load(Ordering::Relaxed))
     }
 
     /// For rising head dimensions, the most queries or keys that the kernels serve on a GPU of this capability: forwards,
@@ -189,7 +190,8 @@ impl Attention {
     }
 
     /// The output of a common call: plain tensors on the current device, no autocast, no mode, transform or profiler, a
-    /// kernel that is already loaded. `None` for any other call, which the caller passes to `submit` or to PyTorch.
+    /// kernel that is already loaded, no faster one of PyTorch. `None` for any other call, which the caller passes to
+    /// `submit` or to PyTorch.
     #[pyo3(signature = (query, key, value, mask, dropout_p, is_causal, scale, enable_gqa, /))]
     #[allow(clippy::too_many_arguments, reason = "the arguments of PyTorch's function")]
     fn serve<'py>(
@@ -212,10 +214,7 @@ impl Attention {
         if self.state.is_autocast_enabled(query.py(), device_type)? {
             return Ok(None);
         }
-        match self.serve_common([query, key, value], mask, options)? {
-            Served::By(out) => Ok(Some(out)),
-            Served::LeftToPyTorch(_) | Served::No => Ok(None),
-        }
+        self.serve_common([query, key, value], mask, options, false)
     }
 
     /// The gradients of query, key and value of a call that `serve` recorded with these tensors (query, key, value and
@@ -240,18 +239,18 @@ impl Attention {
         {
             return Ok(None);
         }
-        let Ok(view) = self.reader.view(query) else { return Ok(None) };
-        if !self.is_current(py, view.device)? {
+        let Some(sizes) = self.sizes([query, key, value]) else { return Ok(None) };
+        if !self.is_current(py, sizes.device)? {
             return Ok(None);
         }
         let empty_like = |tensor: &Bound<'py, PyAny>| self.empty_like.bind(py).call1((tensor,));
         let [dq, dk, dv] = [empty_like(query)?, empty_like(key)?, empty_like(value)?];
-        let options = Options { scale, causal: is_causal, grouped: false, dropout: false };
+        let options = Options { scale, causal: is_causal, grouped: false, dropout: 0.0 };
         let tensors = [query, key, value, grad, &dq, &dk, &dv];
         if !self.is_launched(tensors, bias, options, submit_backward)? {
             return Ok(None);
         }
-        self.count(Path::Backward);
+        self.backward.fetch_add(1, Ordering::Relaxed);
         let mut wanted = needed.into_iter();
         Ok(Some([dq, dk, dv].map(|it| wanted.next().unwrap_or_default().then_some(it))))
     }
@@ -267,7 +266,7 @@ impl Attention {
         scale: f64,
         enable_gqa: bool,
     ) -> PyResult<Option<Reason>> {
-        let options = Options { scale, causal: is_causal, grouped: enable_gqa, dropout: false };
+        let options = Options { scale, causal: is_causal, grouped: enable_gqa, dropout: 0.0 };
         self.run(tensors.each_ref(), [bias, None], options, true, submit)
     }
 
@@ -282,71 +281,68 @@ impl Attention {
         is_causal: bool,
         scale: f64,
     ) -> PyResult<Option<Reason>> {
-        let options = Options { scale, causal: is_causal, grouped: false, dropout: false };
+        let options = Options { scale, causal: is_causal, grouped: false, dropout: 0.0 };
         self.run(tensors.each_ref(), [bias, bias_gradient], options, true, submit_backward)
     }
 }
 
 impl Attention {
-    pub(crate) fn count(&self, path: Path) {
-        let [kernels, backward, slower, dropout] = &self.counts;
-        let count = match path {
-            Path::Kernels => kernels,
-            Path::Backward => backward,
-            Path::Slower => slower,
-            Path::Dropout => dropout,
-        };
-        count.fetch_add(1, Ordering::Relaxed);
-    }
-
-    /// As `serve`, for tensors that autocast does not change.
+    /// As `serve`, for tensors that autocast does not change. If it `is_of_pytorch`, the call is one of PyTorch's function,
+    /// and PyTorch computes it here if it is faster.
     pub(crate) fn serve_common<'py>(
         &self,
         tensors: [&Bound<'py, PyAny>; 3],
         mask: Option<&Bound<'py, PyAny>>,
         options: Options<Option<f64>>,
-    ) -> PyResult<Served<'py>> {
+        is_of_pytorch: bool,
+    ) -> PyResult<Option<Bound<'py, PyAny>>> {
         let ([query, key, value], py) = (tensors, tensors[0].py());
         let mask = mask.filter(|mask| !mask.is_none());
         let given = || tensors.into_iter().chain(mask);
         // A function mode would see reads of the tensors' attributes.
         if !given().all(|tensor| self.is_plain(tensor)) || self.is_recorded(py)? {
-            return Ok(Served::No);
+            return Ok(None);
         }
+        let Some(sizes) = self.sizes(tensors) else { return Ok(None) };
         let differentiated = self.needs_gradients(given())?;
-        let left = if options.dropout {
-            Some(Path::Dropout)
-        } else {
-            let is_slower = self.is_slower(tensors, options.causal, differentiated);
-            is_slower.then_some(Path::Slower)
-        };
-        if let Some(left) = left {
-            let is_ready = given().all(|tensor| self.is_read_by_pytorch(tensor, key));
-            return Ok(if is_ready { Served::LeftToPyTorch(left) } else { Served::No });
+        let has_dropout = options.dropout != 0.0;
+        if has_dropout || self.is_slower(&sizes, options.causal, differentiated) {
+            if !is_of_pytorch || !given().all(|tensor| self.is_read_by_pytorch(tensor, key)) {
+                return Ok(None);
+            }
+            let counter = if has_dropout { &self.dropout } else { &self.slower };
+            counter.fetch_add(1, Ordering::Relaxed);
+            let Options { scale, causal, grouped, dropout } = options;
+            let call = (query, key, value, mask, dropout, causal, scale, grouped);
+            let left = LEFT.import(py, "gridguard._pytorch", "left")?;
+            return left.call1(call).map(Some);
         }
-        let Some(scale) = self.scale_of_common_call(query, key, options.scale)? else {
-            return Ok(Served::No);
-        };
+        let is_taken = sizes.rows <= MAX_LONG_FRAMES && sizes.width <= MAX_HEAD_DIM;
+        let Ok(width) = u32::try_from(sizes.width) else { return Ok(None) };
+        if !is_taken || !self.is_current(py, sizes.device)? {
+            return Ok(None);
+        }
+        let scale = options.scale.unwrap_or_else(|| 1.0 / f64::from(width).sqrt());
         let bias = match mask {
             None => None,
             Some(mask) => match self.bias(mask, query, key)? {
                 Some(bias) if !options.causal => Some(bias),
-                _ => return Ok(Served::No),
+                _ => return Ok(None),
             },
         };
         let out = self.empty_like.bind(py).call1((query,))?;
         let options =
-            Options { scale, causal: options.causal, grouped: options.grouped, dropout: false };
+            Options { scale, causal: options.causal, grouped: options.grouped, dropout: 0.0 };
         if !self.is_launched([query, key, value, &out], bias.as_ref(), options, submit)? {
-            return Ok(Served::No);
+            return Ok(None);
         }
-        self.count(Path::Kernels);
+        self.served.fetch_add(1, Ordering::Relaxed);
         if !differentiated {
-            return Ok(Served::By(out));
+            return Ok(Some(out));
         }
         let record = RECORD.import(py, "gridguard._operator", "record")?;
         let call = (out, options.causal, scale, options.grouped);
-        record.call1((query, key, value, bias, call)).map(Served::By)
+        record.call1((query, key, value, bias, call)).map(Some)
     }
 
     /// Launches a common call. `false`: the kernels do not serve it, or are not loaded.
@@ -523,31 +519,34 @@ impl Attention {
         self.plain.iter().any(|plain| tensor.get_type().is(plain))
     }
 
-    /// Whether PyTorch's kernels are faster, which take four axes.
-    fn is_slower(
-        &self,
-        tensors: [&Bound<'_, PyAny>; 3],
-        causal: bool,
-        differentiated: bool,
-    ) -> bool {
-        let views = tensors.map(|tensor| self.reader.view(tensor));
-        let [Ok(q), Ok(k), Ok(v)] = views else { return false };
-        let (&[_, _, queries, width], &[_, _, keys, _], &[_, _, _, of_values], Some(element)) =
-            (&*q.dims, &*k.dims, &*v.dims, q.element)
-        else {
-            return false;
+    /// The sizes of a call on a device that is served, as far as they follow from the ends of the tensors' axes.
+    fn sizes(&self, tensors: [&Bound<'_, PyAny>; 3]) -> Option<Sizes> {
+        let [Ok(q), Ok(k), Ok(v)] = tensors.map(|tensor| self.reader.view(tensor)) else {
+            return None;
         };
-        if !self.compares || q.device.kind != self.kind() {
+        let (&[.., queries, width], &[.., keys, _], &[.., values]) = (&*q.dims, &*k.dims, &*v.dims)
+        else {
+            return None;
+        };
+        let (rank, device) = (q.dims.len(), q.device);
+        let (rows, head_dim) = (queries.max(keys), width.max(values));
+        (device.kind == self.kind()).then_some(())?;
+        Some(Sizes { rank, rows, width, head_dim, element: q.element?, device })
+    }
+
+    /// Whether PyTorch's fused kernels are faster, which take four axes.
+    fn is_slower(&self, sizes: &Sizes, causal: bool, differentiated: bool) -> bool {
+        if !self.compares || sizes.rank != 4 {
             return false;
         }
         let capability = if self.stand_in().is_some() {
             MEASURED
         } else {
-            let device = usize::try_from(q.device.ordinal).unwrap_or_default();
+            let device = usize::try_from(sizes.device.ordinal).unwrap_or_default();
             let Ok(kernels) = launches::kernels(device) else { return false };
             kernels.guard().limits().compute_capability
         };
-        let sizes = (queries.max(keys), width.max(of_values));
+        let (element, sizes) = (sizes.element, (sizes.rows, sizes.head_dim));
         is_beyond(borders(capability, element), element, sizes, causal, differentiated)
     }
 
@@ -557,17 +556,15 @@ impl Attention {
             return false;
         };
         // A boolean mask is converted first.
-        let (bytes, most) = (view.element.map_or(16, ElementType::bytes), MAX_SLICE);
-        let axes = || view.dims.iter().zip(view.strided().strides).rev();
-        let mut rows = axes().skip(1);
-        let is_common = axes().take(1).all(|(size, stride)| *size > 1 && *stride == 1);
-        is_common
+        let bytes = view.element.map_or(16, ElementType::bytes);
+        let is_row = |at: u64| view.element.is_none() || at.is_multiple_of(16);
+        let mut axes = view.dims.iter().zip(view.strided().strides).rev();
+        view.device == of_key.device
             && view.dims.len() >= 2
-            && view.device == of_key.device
-            && view.address.is_multiple_of(if view.element.is_some() { 16 } else { 1 })
-            && view.dims.iter().all(|size| *size >= 1)
-            && view.dims.iter().rev().skip(2).all(|size| *size <= most)
-            && rows.all(|(size, stride)| *size == 1 || (stride * bytes).is_multiple_of(16))
+            && is_row(view.address)
+            && axes.next().is_some_and(|(size, stride)| *size > 1 && *stride == 1)
+            && axes.all(|(size, stride)| *size == 1 || (*size > 1 && is_row(stride * bytes)))
+            && view.dims.iter().rev().skip(2).all(|size| *size <= MAX_SLICE)
     }
 
     fn needs_gradients<'a, 'py: 'a>(
@@ -583,31 +580,9 @@ impl Attention {
         Ok(false)
     }
 
-    /// The scale of a common call, given or the default for its sizes. `None` if the device or the sizes are not those
-    /// of a common call. This check precedes the allocation of the output.
-    fn scale_of_common_call(
-        &self,
-        query: &Bound<'_, PyAny>,
-        key: &Bound<'_, PyAny>,
-        scale: Option<f64>,
-    ) -> PyResult<Option<f64>> {
-        let (Ok(q), Ok(k)) = (self.reader.view(query), self.reader.view(key)) else {
-            return Ok(None);
-        };
-        let (&[.., queries, width], &[.., keys, _]) = (&*q.dims, &*k.dims) else { return Ok(None) };
-        if q.element.is_none() || queries.max(keys) > MAX_LONG_FRAMES || width > MAX_HEAD_DIM {
-            return Ok(None);
-        }
-        if !self.is_current(query.py(), q.device)? {
-            return Ok(None);
-        }
-        let of_width = || u32::try_from(width).ok().map(|width| 1.0 / f64::from(width).sqrt());
-        Ok(scale.or_else(of_width))
-    }
-
     fn is_current(&self, py: Python<'_>, device: Device) -> PyResult<bool> {
-        if device.kind != self.kind() || self.stand_in().is_some() {
-            return Ok(device.kind == self.kind());
+        if self.stand_in().is_some() {
+            return Ok(true);
         }
         let current = self.torch.call_method0(py, intern!(py, "_cuda_getDevice"))?;
         Ok(current.extract::<i32>(py)? == device.ordinal)

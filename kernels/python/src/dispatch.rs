@@ -8,15 +8,13 @@ use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyTuple};
 
-use crate::attention::{Attention, Options, Served};
+use crate::attention::{Attention, Options};
 
 /// A kernel of `aten::scaled_dot_product_attention`.
 #[pyclass(frozen, module = "gridguard._native")]
 pub(crate) struct Dispatched {
     /// Serves common calls; `None` while nothing is installed.
     kernels: Mutex<Option<Py<Attention>>>,
-    /// The function for calls that are left to PyTorch, whose operator takes them as they are.
-    left: Py<PyAny>,
     /// The function for all other calls.
     others: Py<PyAny>,
     /// Its attribute `is_unserved` keeps the calls of a thread in PyTorch.
@@ -26,9 +24,9 @@ pub(crate) struct Dispatched {
 #[pymethods]
 impl Dispatched {
     #[new]
-    #[pyo3(signature = (left, others, thread, /))]
-    fn new(left: Py<PyAny>, others: Py<PyAny>, thread: Py<PyAny>) -> Self {
-        Self { kernels: Mutex::new(None), left, others, thread }
+    #[pyo3(signature = (others, thread, /))]
+    fn new(others: Py<PyAny>, thread: Py<PyAny>) -> Self {
+        Self { kernels: Mutex::new(None), others, thread }
     }
 
     #[getter]
@@ -52,15 +50,9 @@ impl Dispatched {
         let py = arguments.py();
         if let Some(kernels) = self.kernels(py)
             && !self.thread.getattr(py, intern!(py, "is_unserved"))?.is_truthy(py)?
+            && let Some(served) = serve(kernels.get(), arguments, options)?
         {
-            match serve(kernels.get(), arguments, options)? {
-                Served::By(out) => return Ok(out),
-                Served::LeftToPyTorch(left) => {
-                    kernels.get().count(left);
-                    return self.left.bind(py).call(arguments, options);
-                }
-                Served::No => {}
-            }
+            return Ok(served);
         }
         self.others.bind(py).call(arguments, options)
     }
@@ -71,11 +63,11 @@ fn serve<'py>(
     kernels: &Attention,
     arguments: &Bound<'py, PyTuple>,
     options: Option<&Bound<'py, PyDict>>,
-) -> PyResult<Served<'py>> {
+) -> PyResult<Option<Bound<'py, PyAny>>> {
     let (py, given) = (arguments.py(), arguments.len());
     let at = |index: usize| (index < given).then(|| arguments.get_item(index)).transpose();
     let ([Some(query), Some(key), Some(value)], None) = ([at(0)?, at(1)?, at(2)?], at(6)?) else {
-        return Ok(Served::No);
+        return Ok(None);
     };
     let [scale, enable_gqa] = match options {
         Some(options) => {
@@ -86,7 +78,7 @@ fn serve<'py>(
     let (scale, enable_gqa) = (scale?, enable_gqa?);
     let known = usize::from(scale.is_some()) + usize::from(enable_gqa.is_some());
     if options.is_some_and(|options| options.len() != known) {
-        return Ok(Served::No);
+        return Ok(None);
     }
     let (mask, options) = (
         at(3)?,
@@ -97,7 +89,7 @@ fn serve<'py>(
             enable_gqa.as_ref(),
         ),
     );
-    let Some(options) = options else { return Ok(Served::No) };
+    let Some(options) = options else { return Ok(None) };
     // Autocast has cast the tensors before.
-    kernels.serve_common([&query, &key, &value], mask.as_ref(), options)
+    kernels.serve_common([&query, &key, &value], mask.as_ref(), options, true)
 }

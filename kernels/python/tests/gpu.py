@@ -44,7 +44,6 @@ def main() -> int:
         layers,
         graphs,
         compiled,
-        autocast,
         threads,
         devices,
         loaders,
@@ -118,18 +117,6 @@ def layers(options: argparse.Namespace) -> None:
         assert ours.stats().served > before, type(layer).__name__
         for one, other in zip(found, expected):
             close(one, other.double(), type(layer).__name__, 1e-3)
-
-
-def autocast(options: argparse.Namespace) -> None:
-    tensors = qkv(200, 5, 16, 64, dtype=torch.float32)
-    mask = torch.randn(16, 16, device="cuda")
-    exact = PYTORCH(*(t.double() for t in tensors), mask.double())
-    for dtype, tolerance in ((torch.float16, 5e-3), (torch.bfloat16, 3e-2)):
-        before = ours.stats().served
-        with torch.autocast("cuda", dtype):
-            out = attention(*tensors, mask)
-        assert out.dtype is dtype and ours.stats().served == before + 1
-        close(out, exact, f"autocast to {dtype}", tolerance)
 
 
 def graphs(options: argparse.Namespace) -> None:

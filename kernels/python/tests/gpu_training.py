@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 from calls import PYTORCH
-from gpu_support import TYPES, close, device_us, limited_memory, parser_of, qkv, run_checks, show
+from gpu_support import TYPES, close, limited_memory, parser_of, qkv, run_checks
 from torch import Tensor
 
 import gridguard.torch as ours
@@ -26,7 +26,7 @@ figures: dict[str, Any] = {}
 def main() -> int:
     options = parser_of(__doc__).parse_args()
     torch.manual_seed(0)
-    return run_checks((masks, windows, sizes, batches, dropout, shortage, compiled, timing), (), options, figures)
+    return run_checks((masks, windows, sizes, batches, shortage, compiled), (), options, figures)
 
 
 def compare(what: str, tensors: Sequence[Tensor], mask: Tensor | None, **options: Any) -> tuple[bool, bool]:
@@ -135,16 +135,6 @@ def batches() -> None:
     close(found, expected, "repeated keys", TYPES[torch.float32])
 
 
-def dropout() -> None:
-    """Dropout is PyTorch's in both passes."""
-    for function in (attention, torch.compile(attention, fullgraph=True)):
-        tensors, before = [tensor.requires_grad_() for tensor in qkv(64, 5, 16, 64)], ours.stats()
-        out = function(*tensors, dropout_p=0.5)
-        torch.autograd.grad(out.float().square().sum(), tensors)
-        after = ours.stats()
-        assert (after.served, after.backward) == (before.served, before.backward)
-
-
 def shortage() -> None:
     """Compute gradients of a mask whose scores do not fit: PyTorch's need as much, and its error is raised."""
     tensors = [tensor.requires_grad_() for tensor in qkv(16_000, 1, 128, 8)]
@@ -180,37 +170,6 @@ def compiled() -> None:
         true = PYTORCH(exact[0] * 2, *exact[1:3], exact[3] * 0.5).sin()
         for one, other in zip(found, torch.autograd.grad(true.sum(), exact)):
             close(one, other, "compiled", TYPES[torch.float16])
-
-
-def timing() -> None:
-    """Time forward and backward passes beside PyTorch's."""
-    rows = figures["microseconds"] = []
-    images, count, heads = 64, 64, 6
-    mask = torch.randn(1, count, 1, 49, 49, device="cuda", dtype=torch.float16)
-    bias = torch.randn(1, heads, 49, 49, device="cuda", dtype=torch.float16)
-    cases = {
-        "16384x6x49x32, bias of heads with gradients": (qkv(4 * images * count, heads, 49, 32), bias, True),
-        "64x64x6x49x32, mask of windows": (qkv(images, count, heads, 49, 32), mask, False),
-        "64x64x6x49x32, boolean mask of windows": (qkv(images, count, heads, 49, 32), mask > -1, False),
-    }
-    for name, (tensors, mask, has_gradient) in cases.items():
-        wanted = [*(tensor.requires_grad_() for tensor in tensors), *([mask.requires_grad_()] if has_gradient else [])]
-
-        def trained(function: Any) -> Any:
-            def run(*tensors: Tensor) -> None:
-                out = function(*tensors, mask)
-                torch.autograd.grad(out, wanted, out.detach())
-
-            return run
-
-        row = {"case": name}
-        for whose, function in (("ours", attention), ("PyTorch", PYTORCH)):
-            try:
-                row[whose] = device_us(trained(function), tensors)
-            except RuntimeError as error:
-                row[whose] = str(error).split("\n")[0]
-        rows.append(row)
-        show(row)
 
 
 if __name__ == "__main__":

@@ -179,23 +179,6 @@ def test_the_formulas_agree_with_finite_differences():
         assert torch.autograd.gradgradcheck(gradients, (grad, *tensors, bias))
 
 
-@pytest.mark.parametrize("needed", [(0,), (1,), (2,), (0, 1), (0, 2), (1, 2)])
-def test_some_of_the_inputs_have_derivatives(on_cpu, needed):
-    tensors = qkv(2, 3, 6, 8)
-    wanted = [tensors[at].requires_grad_() for at in needed]
-
-    def both(function):
-        first = torch.autograd.grad(function(*tensors).square().sum(), wanted, create_graph=True)
-        return *first, *torch.autograd.grad(sum(one.square().sum() for one in first), wanted)
-
-    close(both(attention), both(exact))
-    # All inputs require gradients, and some are differentiated.
-    tensors = qkv(2, 3, 6, 8, requires_grad=True)
-    wanted = [tensors[at] for at in needed]
-    close(both(attention), both(exact))
-    assert on_cpu() == Counts(2, {}, backward=4)
-
-
 def test_a_graph_may_be_kept_and_freed(on_cpu):
     tensors = qkv(2, 3, 6, 8, requires_grad=True)
     loss = attention(*tensors).sum()
@@ -327,18 +310,6 @@ def test_one_number_for_all_keys_has_no_gradient(on_cpu):
     assert on_cpu() == Counts(1, {}, backward=1)
 
 
-@pytest.mark.skipif(IS_OLD, reason="has no grouped heads")
-@pytest.mark.parametrize("sizes", [(7, 5), (2, 1, 7, 5), (1, 6, 7, 5), (6, 1, 5), (2, 6, 7, 5)])
-def test_a_bias_of_grouped_heads_has_gradients(on_cpu, sizes):
-    query = torch.randn(2, 6, 7, 8, requires_grad=True)
-    key, value = (torch.randn(2, 2, 5, 8, requires_grad=True) for _ in range(2))
-    inputs = (query, key, value, torch.randn(sizes, requires_grad=True))
-    weights = torch.randn(2, 6, 7, 8)
-    found = torch.autograd.grad(attention(*inputs, enable_gqa=True), inputs, weights)
-    close(found, torch.autograd.grad(exact(*inputs, enable_gqa=True), inputs, weights))
-    assert on_cpu().backward == (sizes in ((7, 5), (2, 6, 7, 5)))
-
-
 def test_a_bias_of_another_layout_has_gradients_in_its_layout(on_cpu):
     query, key, value = qkv(2, 3, 6, 8)
     weights = torch.randn(2, 3, 6, 8)
@@ -347,21 +318,6 @@ def test_a_bias_of_another_layout_has_gradients_in_its_layout(on_cpu):
         [found] = torch.autograd.grad(attention(query, key, value, bias), bias, weights)
         close([found], torch.autograd.grad(exact(query, key, value, bias), bias, weights))
     assert on_cpu() == Counts(3, {}, backward=3)
-
-
-@pytest.mark.parametrize("order", [2, 3])
-def test_a_bias_has_higher_derivatives(on_cpu, order):
-    tensors = [*qkv(2, 3, 6, 8, requires_grad=True), torch.randn(3, 1, 6, requires_grad=True)]
-
-    def derivative(function, tensors):
-        found = [function(*tensors)]
-        for at in range(order):
-            squares = sum(one.square().sum() for one in found)
-            found = torch.autograd.grad(squares, tensors, create_graph=at + 1 < order)
-        return found
-
-    close(derivative(attention, tensors), derivative(exact, [one.detach().double().requires_grad_() for one in tensors]))
-    assert on_cpu() == Counts(1, {}, backward=order)
 
 
 def test_gradients_that_do_not_fit_come_from_pytorch(on_cpu, monkeypatch):

@@ -8,7 +8,7 @@ import pytest
 import torch
 from calls import IS_OLD, PYTORCH
 from functorch.compile import make_boxed_func
-from stand_in import Counts, leave_backward_to_pytorch, qkv
+from stand_in import leave_backward_to_pytorch, qkv
 from torch._dynamo.backends.common import aot_autograd
 
 import gridguard.torch as ours
@@ -234,25 +234,6 @@ def test_compiled_autocast_is_sliced(seen, length):
     expected = torch.autograd.grad(expected.float().square().sum(), tensors)
     torch.testing.assert_close(found, expected, rtol=5e-2, atol=5e-2)
     assert seen and all(items <= MOST for items, _ in seen), seen
-
-
-@pytest.mark.parametrize("dynamic", [False, True])
-def test_compiled_training_runs_more_items_than_a_grid_has(on_cpu, monkeypatch, dynamic):
-    """The kernels take the whole batch, and PyTorch slices of it."""
-    torch.compiler.reset()
-    function = torch.compile(attention, backend="aot_eager", fullgraph=True, dynamic=dynamic)
-    tensors, sizes = qkv(_pytorch.MAX_SLICE + 2, 1, 2, 8, requires_grad=True), []
-    compare(function, tensors)
-    assert on_cpu() == Counts(1, {}, backward=1)
-
-    def recorded(query, *others, **options):
-        sizes.append(len(query))
-        return PYTORCH(query, *others, **options)
-
-    leave_backward_to_pytorch(monkeypatch)
-    monkeypatch.setattr(_pytorch, "unserved", recorded)
-    compare(function, tensors)
-    assert max(sizes) <= _pytorch.MAX_SLICE and sum(sizes) == len(tensors[0]) and len(sizes) == 2
 
 
 def test_compiled_code_refuses_second_derivatives_as_pytorch_does(seen):

@@ -16,15 +16,13 @@ from pathlib import Path
 import pytest
 import torch
 from calls import BOTH_RAISE, COMPARED, IS_OLD, PYTORCH, SERVED_DERIVATIVE, compare, random_call, reference, shifted
-from stand_in import READER, Counts, leave_backward_to_pytorch, qkv, serve_on_cpu, served_by
+from stand_in import READER, Counts, qkv, serve_on_cpu, served_by
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 import gridguard.torch as ours
 from gridguard import GridguardError, _attention, _launch, _native, _operator, _pytorch
 
 attention = ours.scaled_dot_product_attention
-# More queries than the kernels serve.
-LONG = _native.MAX_LENGTH + 4
 
 
 @pytest.fixture(autouse=True)
@@ -98,40 +96,6 @@ def test_a_call_is_served_with_its_gradients(on_cpu, query, key, value, options,
     gradients = (torch.autograd.grad(one.square().sum(), inputs) for one in (found, expected))
     torch.testing.assert_close(*gradients, rtol=1e-4, atol=1e-5)
     assert on_cpu() == (Counts(1, {}, backward=1) if reason is None else Counts(0, {reason: 1}))
-
-
-def test_compiled_code_serves_values_of_another_head_dimension(on_cpu):
-    torch.compiler.reset()
-    inputs = [torch.randn(sizes, requires_grad=True) for sizes in SERVED[-1][:3]]
-    compiled = torch.compile(attention, backend="aot_eager", fullgraph=True)
-    ours, theirs = (torch.autograd.grad(one(*inputs).square().sum(), inputs) for one in (compiled, PYTORCH))
-    torch.testing.assert_close(ours, theirs)
-    assert on_cpu().served == 1
-
-
-MASKS = [(16, 8), (1, 8), (16, 1), (1, 1, 16, 8)]
-MASKS += [(5, 16, 8), (3, 1, 1, 8), (3, 1, 16, 8), (1, 5, 16, 8), (3, 5, 16, 8), (3, 5, 16, 1)]
-
-
-@pytest.mark.parametrize("sizes", MASKS)
-@pytest.mark.parametrize("kind", ["bool", "additive", "expanded"])
-def test_a_mask_is_served(on_cpu, sizes, kind):
-    query, key, value = torch.randn(QUERY), torch.randn(3, 5, 8, 64), torch.randn(3, 5, 8, 64)
-    mask = torch.randn(*sizes)
-    if kind == "bool":
-        mask = mask > 0
-    if kind == "expanded":
-        mask = mask[..., :1, :].expand(3, 5, 16, sizes[-1])
-    torch.testing.assert_close(attention(query, key, value, mask), PYTORCH(query, key, value, mask), equal_nan=IS_OLD)
-    assert on_cpu() == Counts(1, {})
-
-
-@pytest.mark.skipif(IS_OLD, reason="PyTorch has no grouped heads to compare with")
-def test_grouped_heads_are_served_where_the_batch_folds(on_cpu):
-    query, key, value = torch.randn(3, 6, 16, 64), torch.randn(3, 2, 16, 64), torch.randn(3, 2, 16, 64)
-    out = attention(query, key, value, enable_gqa=True)
-    torch.testing.assert_close(out, PYTORCH(query, key, value, enable_gqa=True))
-    assert on_cpu().served == 1
 
 
 def test_dropout_is_pytorchs_forwards_and_backwards(on_cpu):
@@ -422,25 +386,6 @@ def test_what_pytorch_could_only_copy_too_is_copied_if_the_copies_fit(on_cpu, mo
     assert on_cpu() == counts
 
 
-def test_unaligned_rows_are_copied_for_pytorchs_gradients(on_cpu, monkeypatch):
-    leave_backward_to_pytorch(monkeypatch)
-    memory = torch.randn(3, 2, 5, 16, 67)
-    tensors = [memory[at, ..., 1:65].detach().requires_grad_() for at in range(3)]
-    out, expected = attention(*tensors), PYTORCH(*tensors)
-    theirs = torch.autograd.grad(expected.square().sum(), tensors)
-    forwarded = []
-
-    def recorded(*arguments, **options):
-        forwarded.extend(arguments[:3])
-        return pytorch(*arguments, **options)
-
-    pytorch = _pytorch.unserved
-    monkeypatch.setattr(_pytorch, "unserved", recorded)
-    for found, one in zip(torch.autograd.grad(out.square().sum(), tensors), theirs):
-        torch.testing.assert_close(found, one)
-    assert len(forwarded) == 3 and all(tensor.is_contiguous() for tensor in forwarded)
-
-
 SMALL = [torch.zeros(2, 3, 4)] * 3
 
 
@@ -474,39 +419,6 @@ def test_invalid_calls_raise_pytorchs_errors(on_cpu, arguments, counts):
     assert type(found.value) is type(expected.value)
     if counts is not None:
         assert (str(found.value), on_cpu()) == (str(expected.value), counts)
-
-
-def test_slices_of_batch_and_heads_are_one_output(on_cpu, monkeypatch):
-    monkeypatch.setattr(_pytorch, "MAX_SLICE", 3)
-    for mask in (None, torch.randn(8, 1, LONG, LONG), torch.randn(7, LONG, LONG), torch.randn(LONG, LONG)):
-        tensors = qkv(8, 7, LONG, 16, requires_grad=True)
-        found, expected = attention(*tensors, mask), PYTORCH(*tensors, mask)
-        torch.testing.assert_close(found, expected)
-        found = torch.autograd.grad(found.square().sum(), tensors)
-        torch.testing.assert_close(found, torch.autograd.grad(expected.square().sum(), tensors))
-    query, key, value = torch.randn(8, 6, LONG, 16), torch.randn(8, 2, LONG, 16), torch.randn(8, 2, LONG, 16)
-    if IS_OLD:
-        with pytest.raises(TypeError, match="enable_gqa"):
-            attention(query, key, value, enable_gqa=True)
-    else:
-        found = attention(query, key, value, enable_gqa=True)
-        torch.testing.assert_close(found, PYTORCH(query, key, value, enable_gqa=True))
-    key = torch.randn(1, 6, LONG, 16).expand(8, -1, -1, -1)
-    torch.testing.assert_close(attention(query, key, key), PYTORCH(query, key, key))
-    assert on_cpu().served == 0
-
-
-def test_autocast_casts_as_it_does_for_pytorch(on_cpu):
-    tensors = qkv(2, 5, 16, 64)
-    for mask in (None, torch.randn(16, 16)):
-        with torch.autocast("cpu", torch.bfloat16):
-            found, expected = attention(*tensors, mask), PYTORCH(*tensors, mask)
-        assert found.dtype is expected.dtype is torch.bfloat16
-        torch.testing.assert_close(found, expected)
-    with torch.autocast("cpu", torch.bfloat16):
-        wide = attention(*qkv(2, 5, 16, 64, dtype=torch.float64))
-    assert wide.dtype is torch.float64
-    assert on_cpu() == Counts(2, {"dtype": 1})
 
 
 def test_unavailable_kernels_are_reported_once(monkeypatch):
