@@ -27,6 +27,8 @@ struct Holding<'a> {
     found: &'a Found,
     /// Captures of the line and of its context.
     captures: Vec<Capture>,
+    /// Literal words that matched in both.
+    words: u64,
 }
 
 /// What is known of a log: its own facts and others.
@@ -48,9 +50,17 @@ impl LogScanner {
             .filter(|it| it.row.confidence == Confidence::Harmless)
             .flat_map(|it| it.hit.found.iter().map(|found| found.line))
             .collect();
-        holding.retain(|it| {
-            it.row.confidence < Confidence::Unknown && !harmless.contains(&it.found.line)
-        });
+        let is_failure = |it: &Holding<'_>| {
+            it.row.confidence == Confidence::Constraint
+                || it.row.confidence < Confidence::Unknown && !harmless.contains(&it.found.line)
+        };
+        if holding.iter().any(is_failure) {
+            holding.retain(is_failure);
+        } else {
+            // Nothing failed; the lines may have frightened somebody.
+            holding
+                .retain(|it| it.row.confidence == Confidence::Harmless && !it.row.cause.is_empty());
+        }
         let is_of_other = |row: &Row| {
             matches!(
                 (platform, row.platform),
@@ -58,12 +68,18 @@ impl LogScanner {
             )
         };
         holding.sort_by_key(|it| {
-            (is_of_other(it.row), it.row.confidence, Reverse(it.found.words), it.found.line)
+            (is_of_other(it.row), it.row.confidence, Reverse(it.words), it.found.line)
         });
         let mut failures: Vec<Failure> = Vec::new();
         let mut rest = holding;
         while !rest.is_empty() {
-            let first = rest.remove(0);
+            // A row that explains the strongest one is a better cause, if it is no mere code.
+            let strongest = rest.first().map_or(0, |it| it.place);
+            let explains = |it: &Holding<'_>| {
+                it.row.confidence < Confidence::Generic
+                    && explained_by(it.place).contains(&strongest)
+            };
+            let first = rest.remove(rest.iter().position(explains).unwrap_or(0));
             let explained = explained_by(first.place);
             let (of_first, others) = rest.into_iter().partition(|it| {
                 let is_code = it.row.confidence >= Confidence::Generic;
@@ -147,7 +163,13 @@ impl Facts<'_> {
         let row = ROWS.get(place)?;
         hit.found.iter().find_map(|found| {
             let captures = self.conditions(row, found)?;
-            Some(Holding { place, row, hit, found, captures })
+            let near = row.near.iter().filter_map(|any| {
+                let words =
+                    any.iter().filter_map(|place| self.log.contexts.get(place)).map(|it| it.words);
+                words.max().map(u64::from)
+            });
+            let words = u64::from(found.words).saturating_add(near.sum());
+            Some(Holding { place, row, hit, found, captures, words })
         })
     }
 
@@ -285,9 +307,9 @@ impl Facts<'_> {
         };
         let launch = StatedLaunch {
             grid: dims("grid"),
-            block: dims("block"),
+            block: dims("block").or_else(|| Some([number("threads")?, 1, 1])),
             shared_bytes: number("shared"),
-            kernel_threads: number("threads"),
+            kernel_threads: number("kernel_threads"),
             kernel: self.known(captures, line, "kernel").map(|it| it.text.clone()),
         };
         let is_stated =

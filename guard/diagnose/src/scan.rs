@@ -197,8 +197,16 @@ impl LogScanner {
                 && row.without.is_empty()
                 && row.when.is_empty()
         };
-        if found.iter().any(|(row, ..)| ROWS.get(*row).is_some_and(is_harmless)) {
-            found.retain(|(row, ..)| ROWS.get(*row).is_some_and(is_harmless));
+        let harmless = found.iter().filter(|(row, ..)| ROWS.get(*row).is_some_and(is_harmless));
+        if let Some(harmless) = harmless.map(|(_, words, _)| *words).max() {
+            // A line that names need and limit in more words is no harmless one.
+            found.retain(|(row, words, _)| {
+                ROWS.get(*row).is_some_and(|row| match row.confidence {
+                    Confidence::Harmless | Confidence::Fact => true,
+                    Confidence::Constraint => *words > harmless,
+                    _ => false,
+                })
+            });
             contexts.clear();
         }
         // Of a row's patterns in the line, the one with the most words counts.
@@ -210,7 +218,7 @@ impl LogScanner {
                 last: number,
                 text: input::shortened(line.text(), SHOWN_BYTES),
                 captures,
-                words: 0,
+                words: PATTERNS.get(place).map_or(0, |it| it.words),
             });
             found.last = number;
         }

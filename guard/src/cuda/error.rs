@@ -1,6 +1,5 @@
 //! Errors of the CUDA driver as a whole, of NVRTC, and of loading and launching kernels.
 
-
 use derive_more::Display;
 #[cfg(feature = "ptx")]
 use gridguard_ptx::{PtxError, Refusal};
