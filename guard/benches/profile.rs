@@ -83,7 +83,7 @@ fn indexed(document: Document) -> Profile {
 
 fn files(criterion: &mut Criterion) {
     let document = document();
-    let text = document.to_ron();
+    let text = document.to_string();
     // An invalid entry costs no second reading of the others.
     let damaged = text.replacen("launches: 2", "launches: -2", 1);
     let parse = |text: &str| Document::parse(text).map_or(0, |read| read.document.entries().len());
@@ -100,7 +100,7 @@ fn files(criterion: &mut Criterion) {
         bencher.iter(|| Document::parse(black_box(&damaged)).is_ok());
     });
     criterion.bench_function("write 10,000 entries", |bencher| {
-        bencher.iter(|| black_box(&document).to_ron().len());
+        bencher.iter(|| black_box(&document).to_string().len());
     });
     criterion.bench_function("merge 10,000 entries with themselves", |bencher| {
         let merge = |mut one: Document| one.merge(&document).is_ok_and(|lost| lost.is_empty());

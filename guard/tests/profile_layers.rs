@@ -15,7 +15,7 @@ use crate::profiles::{device, document, entry, key};
 fn text(rows: &[u64], max_items: u64) -> String {
     let choice = StoredChoice::Chunked { max_items: NonZeroU64::new(max_items).expect("some") };
     let entry = |rows: &u64| Entry { choice, ..entry("copy", *rows) };
-    document(rows.iter().map(entry)).to_ron()
+    document(rows.iter().map(entry)).to_string()
 }
 
 fn write(folder: &Path, text: impl AsRef<[u8]>) -> PathBuf {
@@ -121,12 +121,13 @@ fn broken_files_give_notices_and_the_other_layers_are_used() {
     write(&shipped, text(&[64], 3));
     let host = Document::new(device().on_host(), Environment::default());
     let newer = text(&[64], 1).replace("schema: 1", "schema: 9");
-    for bad in [&b""[..], b"\x7fELF\x02\xff\xfe", newer.as_bytes(), host.to_ron().as_bytes()] {
+    for bad in [&b""[..], b"\x7fELF\x02\xff\xfe", newer.as_bytes(), host.to_string().as_bytes()] {
         write(&explicit, bad);
         write(&user, text(&[64], 2).replace("launches: 1", "launches: -1"));
         let loaded = loaded(&layers);
         assert_eq!(found(&loaded, 64), (MatchKind::Exact, Some(Layer::Shipped)));
-        let found: Vec<_> = loaded.notices.iter().map(|one| (one.layer, one.level())).collect();
+        let found: Vec<_> =
+            loaded.notices.iter().map(|one| (one.layer, one.notice.level())).collect();
         assert_eq!(
             found,
             [(Layer::User, NoticeLevel::Reject), (Layer::Explicit, NoticeLevel::Reject)]

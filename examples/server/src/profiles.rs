@@ -99,7 +99,7 @@ impl Profile {
         let loaded = self.layers.load(&self.identity, &self.environment);
         let mut is_whole = true;
         for notice in &loaded.notices {
-            is_whole &= notice.level() != NoticeLevel::Reject;
+            is_whole &= notice.notice.level() != NoticeLevel::Reject;
             tracing::warn!(%notice, "profile");
         }
         let device = self.identity.file_name();

@@ -1,11 +1,12 @@
 //! The buffers of a pipeline: handles, sizes and roles.
 
-use core::fmt;
 use core::marker::PhantomData;
 
-use derive_more::Display;
+use derive_more::{Debug, Display};
 
 /// A handle of a pipeline's buffer with elements `T`, from a [`PipelineBuilder`](super::PipelineBuilder).
+#[derive(Debug)]
+#[debug("Buffer({})", id.index)]
 pub struct Buffer<T> {
     pub(crate) id: BufferId,
     elements: PhantomData<fn() -> T>,
@@ -24,12 +25,6 @@ impl<T> Clone for Buffer<T> {
 }
 
 impl<T> Copy for Buffer<T> {}
-
-impl<T> fmt::Debug for Buffer<T> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Buffer").field("index", &self.id.index).finish_non_exhaustive()
-    }
-}
 
 /// Identifies a buffer of a pipeline.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -66,7 +66,7 @@ impl Backend for Host<'_, '_, '_> {
     fn allocate(&mut self, plan: &PipelinePlan) -> Result<(), StageError> {
         self.scratch.clear();
         for _ in 0..plan.in_flight() {
-            self.scratch.push(Scratch::new(plan.scratch_bytes())?);
+            self.scratch.push(Scratch::new(plan.scratch_bytes)?);
         }
         Ok(())
     }

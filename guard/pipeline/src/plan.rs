@@ -1,7 +1,6 @@
 //! The chunks of a pipeline: legal for every stage, and within a budget of memory.
 
 use core::fmt;
-use core::iter::FusedIterator;
 
 use crate::buffer::{BufferSpec, saturated};
 use crate::definition::{Definition, StageLaunch, StageSpec, next_id};
@@ -77,9 +76,9 @@ impl Budget {
 #[derive(Clone, Debug)]
 #[must_use]
 pub struct PipelinePlan {
-    pipeline: u64,
+    pub(crate) pipeline: u64,
     /// Identifies the graph that the plan runs as, if any.
-    graph: Option<u64>,
+    pub(crate) graph: Option<u64>,
     /// The chunks, counted from the first item that is left.
     chunks: Chunks,
     /// Items before the first chunk.
@@ -91,7 +90,7 @@ pub struct PipelinePlan {
     /// Whether later chunks were left out.
     partial: bool,
     /// Bytes of scratch of a chunk.
-    scratch_bytes: u64,
+    pub(crate) scratch_bytes: u64,
     /// For each stage, its name and the bytes of live scratch.
     stages: Vec<(String, u64)>,
     /// The launches of each stage that launches a kernel.
@@ -181,9 +180,11 @@ impl PipelinePlan {
     }
 
     /// The chunks, in order.
-    pub fn chunks(&self) -> impl ExactSizeIterator<Item = Chunk> + FusedIterator + use<> {
+    pub fn chunks(&self) -> impl Iterator<Item = Chunk> + use<> {
         let done = self.done;
-        self.chunks.map(move |chunk| Chunk { start: chunk.start.saturating_add(done), ..chunk })
+        self.chunks
+            .iter()
+            .map(move |chunk| Chunk { start: chunk.start.saturating_add(done), ..chunk })
     }
 
     /// The launch of the stage at `index` for one of the plan's chunks; `None` if the stage launches
@@ -199,21 +200,6 @@ impl PipelinePlan {
     /// All launches of the stage at `index`.
     pub(crate) fn launches_of(&self, index: usize) -> Option<&Plan> {
         self.launches.get(index)?.as_ref()
-    }
-
-    /// Bytes of scratch of one chunk.
-    pub(crate) const fn scratch_bytes(&self) -> u64 {
-        self.scratch_bytes
-    }
-
-    pub(crate) const fn pipeline(&self) -> u64 {
-        self.pipeline
-    }
-
-    /// Identifies the graph that the plan runs as, if any.
-    #[cfg(feature = "cuda")]
-    pub(crate) const fn graph(&self) -> Option<u64> {
-        self.graph
     }
 }
 

@@ -81,7 +81,7 @@ impl Pipeline<'_> {
             );
             return Err(Error::new(ErrorKind::Panicked, message).at_stage(stage));
         }
-        if plan.pipeline() != self.definition.id {
+        if plan.pipeline != self.definition.id {
             return Err(Error::unrunnable("the plan was made for another pipeline"));
         }
         for (work, spec) in self.work.iter().zip(&self.definition.stages) {

@@ -103,12 +103,12 @@ impl Pipeline<'_> {
         let matched = tuned.matched;
         let refused = match tuned.entry.map(|entry| plan_as(entry, self, budget)) {
             Some(Ok(plan)) => return Ok(TunedPlan { plan, matched, refused: None }),
-            Some(Err(refused)) => Some(refused),
+            Some(Err(refused)) => {
+                tuned.refused();
+                Some(refused)
+            }
             None => None,
         };
-        if refused.is_some() {
-            tuned.refused();
-        }
         Ok(TunedPlan { plan: self.plan(budget)?, matched, refused })
     }
 }
@@ -125,14 +125,10 @@ fn plan_as(entry: &Entry, pipeline: &Pipeline<'_>, budget: &Budget) -> Result<Pi
     let not_runnable = || refused(format!("the pipeline cannot run as the entry says: {choice}"));
     let at_most = match choice {
         // The largest chunk within the budget.
-        StoredChoice::Automatic => {
-            return pipeline.plan(&budget.in_flight(in_flight));
-        }
+        StoredChoice::Automatic => return pipeline.plan(&budget.in_flight(in_flight)),
         StoredChoice::Whole => u64::MAX,
         StoredChoice::Chunked { max_items } => max_items.get(),
-        StoredChoice::Folded | StoredChoice::Shifted => {
-            return Err(not_runnable());
-        }
+        StoredChoice::Folded | StoredChoice::Shifted => return Err(not_runnable()),
     };
     let wanted = Budget::UNLIMITED.in_flight(in_flight).at_most(at_most);
     let wanted = pipeline.plan(&wanted)?;

@@ -4,7 +4,7 @@ use derive_more::{Display, IntoIterator};
 
 use crate::dim::{Axis, Dim3};
 use crate::launch::request::LaunchRequest;
-use crate::launch::rule::{Rule, Unit};
+use crate::launch::rule::Rule;
 
 /// One broken rule: the requested value, the limit, whose limit it is, and a remedy.
 #[derive(Clone, Debug, Display, PartialEq, Eq)]
@@ -26,12 +26,6 @@ pub struct Violation {
 }
 
 impl Violation {
-    /// The unit of `requested` and `limit`.
-    #[must_use]
-    pub const fn unit(&self) -> Unit {
-        self.rule.unit()
-    }
-
     /// The message without its remedy: the value, the limit and its owner.
     #[must_use]
     pub fn problem(&self) -> String {
@@ -290,7 +284,7 @@ impl serde::Serialize for Violation {
         fields.serialize_field("rule", self.rule.id())?;
         fields.serialize_field("requested", &self.requested)?;
         fields.serialize_field("limit", &self.limit)?;
-        fields.serialize_field("unit", &self.unit())?;
+        fields.serialize_field("unit", &self.rule.unit())?;
         fields.serialize_field("message", &self.to_string())?;
         fields.end()
     }

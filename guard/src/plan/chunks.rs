@@ -1,7 +1,5 @@
 //! Divides items into consecutive chunks: an exact cover, balanced and aligned.
 
-use core::iter::FusedIterator;
-
 /// Consecutive items of a batch that one launch works on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
@@ -34,7 +32,7 @@ impl Chunk {
 ///
 /// ```
 /// use gridguard::Chunks;
-/// let sizes: Vec<u64> = Chunks::balanced(15_360, 13_107, 1).map(|chunk| chunk.items).collect();
+/// let sizes: Vec<u64> = Chunks::balanced(15_360, 13_107, 1).iter().map(|chunk| chunk.items).collect();
 /// assert_eq!(sizes, [7680, 7680]);
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -47,7 +45,6 @@ pub struct Chunks {
     /// The index of the first chunk with one unit more.
     first_larger: u64,
     launches: u64,
-    next: u64,
 }
 
 impl Chunks {
@@ -76,15 +73,15 @@ impl Chunks {
         // Larger chunks come last, so that the end of the batch shortens a larger one and sizes differ
         // by at most one unit.
         let larger = all_units - units * launches;
-        Self { items, align, units, first_larger: launches - larger, launches, next: 0 }
+        Self { items, align, units, first_larger: launches - larger, launches }
     }
 
-    /// The items of all chunks, including chunks that the iterator has passed.
+    /// The items of all chunks.
     pub const fn items(&self) -> u64 {
         self.items
     }
 
-    /// The number of chunks, including chunks that the iterator has passed.
+    /// The number of chunks.
     pub const fn launches(&self) -> u64 {
         self.launches
     }
@@ -103,6 +100,12 @@ impl Chunks {
         last.max(before)
     }
 
+    /// The chunks, in order.
+    #[inline]
+    pub fn iter(self) -> impl Iterator<Item = Chunk> + use<> {
+        (0..self.launches).map_while(move |index| self.at(index))
+    }
+
     /// The chunk at `index`, from 0.
     #[inline]
     pub fn at(&self, index: u64) -> Option<Chunk> {
@@ -119,40 +122,17 @@ impl Chunks {
     }
 }
 
-impl Iterator for Chunks {
-    type Item = Chunk;
-
-    #[inline]
-    fn next(&mut self) -> Option<Chunk> {
-        let chunk = self.at(self.next)?;
-        self.next += 1;
-        Some(chunk)
-    }
-
-    fn size_hint(&self) -> (usize, Option<usize>) {
-        let left = self.launches - self.next;
-        match usize::try_from(left) {
-            Ok(left) => (left, Some(left)),
-            Err(_) => (usize::MAX, None),
-        }
-    }
-}
-
-/// Exact wherever `usize` has 64 bits.
-impl ExactSizeIterator for Chunks {}
-impl FusedIterator for Chunks {}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     fn sizes(items: u64, cap: u64, align: u64) -> Vec<u64> {
-        Chunks::balanced(items, cap, align).map(|chunk| chunk.items).collect()
+        Chunks::balanced(items, cap, align).iter().map(|chunk| chunk.items).collect()
     }
 
     #[test]
     fn zero_items_are_no_chunk() {
-        assert_eq!(Chunks::balanced(0, 7, 1).len(), 0);
+        assert_eq!(Chunks::balanced(0, 7, 1).launches(), 0);
         assert_eq!(Chunks::balanced(0, 7, 1).largest(), 0);
     }
 

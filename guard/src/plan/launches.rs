@@ -129,8 +129,8 @@ impl Plan {
     }
 
     /// The chunks alone, in order; for a rewritten kernel, the whole batch.
-    pub const fn chunks(&self) -> Chunks {
-        self.chunks
+    pub fn chunks(&self) -> impl Iterator<Item = Chunk> + use<> {
+        self.chunks.iter()
     }
 
     #[inline(always)]

@@ -9,7 +9,8 @@ use super::error::{FileFault, MAX_ALIASES, MAX_ENTRIES, ProfileError, SCHEMA};
 use super::model::{Entry, Key, Named, Objective, Policy, Provenance, StoredChoice, Summary};
 use super::rows::{FirstRow, Offset, Ron, Row, Rows, Schema, first_character, locate, read_rows};
 
-/// The tuned entries of one device: the contents of a profile file.
+/// The tuned entries of one device: the contents of a profile file. Its text is the file, and equal documents give the
+/// same bytes.
 ///
 /// Entries are sorted by key and shape, within the limits of [`Entry::check`], and unique.
 ///
@@ -19,7 +20,7 @@ use super::rows::{FirstRow, Offset, Ron, Row, Rows, Schema, first_character, loc
 ///
 /// let device = DeviceIdentity::new(&DeviceLimits::any_device());
 /// let document = Document::new(device, Environment::default());
-/// let parsed = Document::parse(&document.to_ron())?;
+/// let parsed = Document::parse(&document.to_string())?;
 /// assert_eq!(parsed.document, document);
 /// assert!(parsed.faults.is_empty());
 /// # Ok::<(), gridguard::profile::ProfileError>(())
@@ -72,12 +73,6 @@ impl Document {
         let entries = sorted(good, &mut bad);
         let document = Self { entries, ..header.document()? };
         Ok(ParsedProfile { document, faults: locate(text, bad) })
-    }
-
-    /// The document as text. Equal documents give the same bytes.
-    #[must_use]
-    pub fn to_ron(&self) -> String {
-        self.to_string()
     }
 
     /// The device of the measurements.

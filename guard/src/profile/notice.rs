@@ -76,7 +76,7 @@ pub enum ProfileNotice {
 #[derive(Clone, Debug, Display, PartialEq, Eq)]
 #[display(
     "{}: {layer} profile{}: {notice}",
-    self.level(),
+    notice.level(),
     path.as_ref().map_or_else(String::new, |path| format!(" {}", path.display()))
 )]
 pub struct LayerNotice {
@@ -106,14 +106,6 @@ impl ProfileNotice {
             | Self::InvalidEntry(_)
             | Self::OtherSizes { .. } => NoticeLevel::Reject,
         }
-    }
-}
-
-impl LayerNotice {
-    /// The effect on the entries that it concerns.
-    #[must_use]
-    pub fn level(&self) -> NoticeLevel {
-        self.notice.level()
     }
 }
 

@@ -77,7 +77,7 @@ pub fn update<T>(
         let ParsedProfile { mut document, faults } =
             parsed.unwrap_or(ParsedProfile { document: empty, faults: Vec::new() });
         let outcome = change(&mut document)?;
-        let text = document.to_ron();
+        let text = document.to_string();
         // A file that does not parse must never replace a valid file.
         if let Err(reason) = Document::parse(&text) {
             return Err(ProfileError::unreadable(path, &reason));

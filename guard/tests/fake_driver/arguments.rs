@@ -45,6 +45,9 @@ fn arguments_that_do_not_fit_are_refused_with_the_first_that_does_not() {
         assert_eq!(refused(8, 8, |args, out| narrow(args.write_items(out, 1))), size);
         let values = |args: &mut Args<'_>| (0..=MAX_ARGS).for_each(|_| _ = args.value(0_u64));
         assert_eq!(refused(8, 8, |args, _| values(args)), ArgsError::TooMany { given: 33 });
+        let number = refused(8, 8, |args, _| _ = args.value(0_u64).offset().length());
+        let (expected, given) = ("memory", "a value");
+        assert_eq!(number, ArgsError::WrongKind { kernel: kernel(), index: 0, expected, given });
         // Memory that is one item short, to write and only to read.
         let short = ArgsError::BufferTooSmall { index: 0, needed: 560_000, available: 559_992 };
         let write = |args: &mut Args<'_>| _ = args.offset().length();

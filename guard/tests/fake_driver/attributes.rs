@@ -5,16 +5,12 @@ use cudarc::driver::sys::CUstreamCaptureMode;
 use gridguard::cuda::{Args, Kernel, LaunchErrorKind, capture_launches};
 use gridguard::{Axis, BatchAxis, Choice, Dim3, Guard, LaunchRequest, Plan};
 use gridguard_test_support::allocator::allocations_of;
-use gridguard_test_support::fake_driver::{Driver, launches, with_driver, with_fake};
+use gridguard_test_support::fake_driver::{Driver, launches, with_driver, with_each, with_fake};
 
 use crate::kernels::{
     context, guard, iota, items_along, kernel, poisoned, read, with_guard, with_kernel,
 };
-use crate::optional_features::launch_idle;
-
-fn small() -> LaunchRequest {
-    LaunchRequest::new(Dim3::new(8, 1, 1), Dim3::new(128, 1, 1))
-}
+use crate::optional_features::{launch_idle, small};
 
 /// The kernel `name`, which takes dependent launches.
 fn dependent(guard: &Guard, name: &str) -> Kernel {
@@ -111,21 +107,17 @@ fn captured_dependent() -> Vec<String> {
 }
 
 #[test]
-fn a_dependent_launch_is_captured_as_such() {
-    with_fake(&[], || assert_eq!(captured_dependent(), ["overlap=1", "overlap=1"]));
-}
-
-#[test]
-fn a_driver_that_cannot_capture_dependent_launches_captures_an_ordinary_one() {
-    with_fake(&[("GRIDGUARD_FAKE_DRIVER_VERSION", "12020")], || {
-        assert_eq!(captured_dependent(), ["overlap=1", ""]);
+fn a_dependent_launch_is_captured_as_such_unless_the_driver_cannot() {
+    const VERSION: &str = "GRIDGUARD_FAKE_DRIVER_VERSION";
+    let cases = [((VERSION, "13000"), "overlap=1"), ((VERSION, "12020"), "")];
+    with_each(Driver::Whole, &cases, |captured| {
+        assert_eq!(captured_dependent(), ["overlap=1", captured]);
     });
 }
 
 #[test]
 fn a_kernel_without_the_declaration_rejects_dependent_launches() {
     with_kernel(&[], "idle", |guard, kernel, _| {
-        assert!(!kernel.takes_dependent_launches());
         let error = launch_idle(&guard, &kernel, &small().dependent());
         assert_eq!(error, Err(LaunchErrorKind::NotDependent { kernel: "idle".into() }.into()));
         assert_eq!(launches().len(), 0);
@@ -133,34 +125,22 @@ fn a_kernel_without_the_declaration_rejects_dependent_launches() {
 }
 
 #[test]
-fn a_launch_with_its_own_workspace_waits_for_the_one_before_it() {
-    with_guard(&[], |guard| {
-        let kernel = dependent(&guard, "fake_spill_y");
-        let stream = context(&guard).default_stream();
-        let mut out = poisoned(&stream, 8);
-        let (request, batch) = items_along(Axis::Y, 8);
-        let (request, batch) = (request.dependent().priority(-1), batch.workspace(8, 32));
-        let mut args = Args::new(&stream);
-        args.write_items(&mut out, 1).offset().length().workspace();
-        let settled = guard.launch(&kernel, (&request, &batch), args);
-        assert_eq!(settled, Ok(2));
-        let seen: Vec<String> = launches().iter().map(|line| attributes(line)).collect();
-        assert_eq!(seen, ["priority=-1"; 2]);
-    });
-}
-
-#[test]
-fn a_dependent_launch_with_its_own_workspace_is_validated_as_dependent() {
+fn a_launch_with_its_own_workspace_is_validated_as_dependent_and_waits_for_the_one_before_it() {
     with_kernel(&[], "fake_spill_y", |guard, kernel, stream| {
         let mut out = poisoned(&stream, 8);
         let (request, batch) = items_along(Axis::Y, 8);
-        let (request, batch) = (request.dependent(), batch.workspace(8, 32));
-        let mut args = Args::new(&stream);
-        args.write_items(&mut out, 1).offset().length().workspace();
-        let refused = guard.launch(&kernel, (&request, &batch), args);
-        let kernel = "fake_spill_y".to_owned();
-        assert_eq!(refused, Err(LaunchErrorKind::NotDependent { kernel }.into()));
+        let (request, batch) = (request.dependent().priority(-1), batch.workspace(8, 32));
+        let mut launch = |kernel: &Kernel| {
+            let mut args = Args::new(&stream);
+            args.write_items(&mut out, 1).offset().length().workspace();
+            guard.launch(kernel, (&request, &batch), args)
+        };
+        let name = "fake_spill_y".to_owned();
+        assert_eq!(launch(&kernel), Err(LaunchErrorKind::NotDependent { kernel: name }.into()));
         assert_eq!(launches().len(), 0);
+        assert_eq!(launch(&dependent(&guard, "fake_spill_y")), Ok(2));
+        let seen: Vec<String> = launches().iter().map(|line| attributes(line)).collect();
+        assert_eq!(seen, ["priority=-1"; 2]);
     });
 }
 

@@ -26,15 +26,6 @@ fn a_plan_made_for_another_kernel_is_refused() {
 }
 
 #[test]
-fn a_plan_fits_clones_of_its_kernel() {
-    with_kernel(&[], "fake_iota_y", |guard, kernel, stream| {
-        let mut out = poisoned(&stream, 70_000);
-        let plan = plan_along(&kernel.clone(), Axis::Y, 70_000);
-        assert_eq!(launch_iota(&guard, &kernel, &plan, &stream, &mut out), Ok(2));
-    });
-}
-
-#[test]
 fn a_stream_of_another_device_or_of_another_context_of_the_same_one_is_refused() {
     with_kernel(&[("GRIDGUARD_FAKE_DEVICES", "2")], "fake_iota_y", |guard, kernel, _| {
         let device = Guard::cuda(1).expect("a second device");

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::thread;
 
 use cudarc::driver::{CudaContext, CudaFunction, CudaSlice, CudaStream, LaunchConfig};
-use gridguard::cuda::{LaunchError, LaunchErrorKind, forget_functions};
+use gridguard::cuda::{LaunchError, LaunchErrorKind, MAX_KEPT_FUNCTIONS, forget_functions};
 use gridguard::{Counts, Dim3, Guard, LaunchRequest, Rule};
 use gridguard_test_support::fake_driver::{Driver, launches, races, with_driver, with_fake};
 
@@ -234,5 +234,23 @@ fn the_context_of_a_stream_is_held_as_long_as_a_kernel_that_was_queried_there() 
         assert!(kernel.occupancy(&request).is_ok(), "it is asked in that context");
         drop(kernel);
         assert_eq!(held.strong_count(), 0);
+    });
+}
+
+#[test]
+fn a_program_that_loads_functions_without_end_does_not_keep_them_all() {
+    with_fake(&[], || {
+        let context = CudaContext::new(0).expect("a device");
+        let guard = guard_of(&context);
+        let stream = context.default_stream();
+        let before = Arc::strong_count(&context);
+        let mut most = 0;
+        for _ in 0..MAX_KEPT_FUNCTIONS + 8 {
+            let function = function(&context, "wide");
+            guard.builder(&stream, &function).kernel().expect("known");
+            most = most.max(Arc::strong_count(&context));
+        }
+        assert!(most <= before + 2 * (MAX_KEPT_FUNCTIONS + 1), "{most}");
+        assert!(Arc::strong_count(&context) <= before + 2 * 8, "forgotten when full");
     });
 }

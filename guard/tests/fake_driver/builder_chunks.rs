@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use cudarc::driver::{CudaContext, CudaFunction, CudaSlice, CudaStream, LaunchConfig, sys};
 use cudarc::nvrtc::Ptx;
-use gridguard::cuda::{LaunchBuilder, LaunchError, LaunchErrorKind};
+use gridguard::cuda::{LaunchBuilder, LaunchError};
 use gridguard::{ArgsError, Axis, BatchAxis, Guard, LaunchRequest};
 use gridguard_test_support::fake_driver::{Driver, launches, with_driver, with_fake};
 
@@ -167,26 +167,6 @@ fn an_offset_of_4_bytes_takes_no_batch_past_31_bits() {
         // SAFETY: nothing is launched.
         let error = unsafe { launch.launch(on_y(2048)) }.expect_err("too many items");
         assert_eq!(error, ArgsError::ItemsPast32Bits { index: 1, signed: true, items }.into());
-    });
-}
-
-#[test]
-fn a_refused_chunk_reports_the_items_done() {
-    with_fake(&[("GRIDGUARD_FAKE_FAIL_LAUNCH", "1")], || {
-        let context = CudaContext::new(0).expect("a device");
-        let (stream, function) = (context.default_stream(), function(&context, "fake_iota_y"));
-        let mut out = poisoned(&stream, ITEMS);
-        let guard = guard_of(&context);
-        let error =
-            launch_by(&guard, &stream, &function, &mut out).expect_err("the second is refused");
-        let LaunchErrorKind::Stopped(stopped) = error.kind() else {
-            panic!("another error: {error:?}");
-        };
-        assert_eq!((stopped.chunk, stopped.launches, stopped.items_done), (1, 2, 32_768));
-        let code = cudarc::driver::DriverError::from(error).0;
-        assert_eq!(code, sys::CUresult::CUDA_ERROR_LAUNCH_FAILED);
-        let counts = guard.counts();
-        assert_eq!((counts.launches, counts.refused_by_driver), (1, 1));
     });
 }
 

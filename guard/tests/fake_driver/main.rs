@@ -19,7 +19,6 @@ mod index;
 mod kernel_builder;
 mod kernels;
 mod late_errors;
-mod loaded_functions;
 mod loading;
 mod local_memory;
 mod memory;

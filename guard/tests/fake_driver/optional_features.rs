@@ -5,7 +5,7 @@ use gridguard::cuda::{Args, Kernel, LaunchError, LaunchErrorKind, driver_version
 use gridguard::{ArgsError, Choice, Dim3, Guard, LaunchRequest, Plan, Rule};
 use gridguard_test_support::fake_driver::{Driver, launches, set_attributes, with_driver};
 
-use crate::kernels::{context, guard, kernel, loaded, with_kernel};
+use crate::kernels::{context, loaded, with_kernel};
 
 /// Launches `request` of the kernel `idle`, which takes one value of 8 bytes.
 pub(crate) fn launch_idle(
@@ -19,7 +19,7 @@ pub(crate) fn launch_idle(
     guard.launch(kernel, request, args)
 }
 
-fn small() -> LaunchRequest {
+pub(crate) fn small() -> LaunchRequest {
     LaunchRequest::new(Dim3::new(8, 1, 1), Dim3::new(128, 1, 1))
 }
 
@@ -50,8 +50,9 @@ fn an_opt_in_that_fails_is_tried_again_by_the_next_launch() {
 }
 
 #[test]
-fn a_driver_without_clusters_rejects_cluster_launches_only() {
-    with_driver(Driver::Old, &[], || {
+fn a_driver_of_cuda_12_0_rejects_cluster_launches_only() {
+    with_driver(Driver::Old, &[("GRIDGUARD_FAKE_DRIVER_VERSION", "12000")], || {
+        assert_eq!(driver_version(), Ok(12_000));
         let (guard, kernel, _) = loaded("idle");
         let error = launch_idle(&guard, &kernel, &small().cluster(Dim3::new(4, 1, 1)))
             .expect_err("no cuLaunchKernelEx");
@@ -60,16 +61,6 @@ fn a_driver_without_clusters_rejects_cluster_launches_only() {
         assert_eq!(error.kind(), &unsupported);
         assert_eq!(launches(), Vec::<String>::new());
         assert_eq!(launch_idle(&guard, &kernel, &small()), Ok(1));
-        assert_eq!(launches().len(), 1);
-    });
-}
-
-#[test]
-fn a_driver_of_cuda_12_0_launches_without_the_functions_that_came_later() {
-    with_driver(Driver::Old, &[("GRIDGUARD_FAKE_DRIVER_VERSION", "12000")], || {
-        assert_eq!(driver_version(), Ok(12_000));
-        let guard = guard();
-        assert_eq!(launch_idle(&guard, &kernel(&guard, "idle"), &small()), Ok(1));
         assert_eq!(launches().len(), 1);
     });
 }

@@ -6,13 +6,11 @@ use core::ptr;
 
 use cudarc::driver::{CudaContext, CudaFunction, CudaSlice, CudaStream, DevicePtr, result, sys};
 use gridguard::cuda::{Kernel, LaunchError, LaunchErrorKind, RawLaunch};
-use gridguard::{
-    ArgsError, Axis, BatchAxis, Choice, Dim3, Guard, LaunchRequest, Plan, RawArgs, Rule,
-};
+use gridguard::{ArgsError, Axis, BatchAxis, Guard, LaunchRequest, RawArgs, Rule};
 use gridguard_test_support::fake_driver::{launches, with_fake};
 
 use crate::kernels::{
-    PTX, context, function, guard, guard_of, iota, kernel, plan_along, poisoned, read,
+    PTX, context, function, guard, guard_of, iota, items_along, kernel, plan_along, poisoned, read,
 };
 
 /// A guard in `context`, given by its handle, and the kernel of `function`.
@@ -21,12 +19,6 @@ fn raw(context: &CudaContext, function: &CudaFunction) -> (Guard, Kernel) {
     let guard = unsafe { Guard::with_raw_context(context.cu_ctx().cast()) }.expect("it is alive");
     let kernel = crate::kernels::raw(&guard, function, Some("fake_iota_y"));
     (guard, kernel)
-}
-
-fn plan(kernel: &Kernel, items: u64) -> Plan {
-    let request = LaunchRequest::new(Dim3::new(1, items, 1), Dim3::new(128, 1, 1));
-    let batch = BatchAxis::new(Axis::Y, items);
-    Plan::new(&request, Some(&batch), kernel.limits(), Choice::AUTOMATIC).expect("it splits")
 }
 
 /// The arguments of `fake_iota_y` over `out`.
@@ -115,7 +107,7 @@ fn functions_and_kernels_of_libraries_have_the_names_that_the_driver_knows() {
 fn a_raw_kernel_plans_and_launches_in_one() {
     let launch = |guard: &Guard, kernel: &Kernel, stream, args: &RawArgs<'_>| {
         let launch = |items, batch: Option<&BatchAxis>| {
-            let request = LaunchRequest::new(Dim3::new(1, items, 1), Dim3::new(128, 1, 1));
+            let (request, _) = items_along(Axis::Y, items);
             // SAFETY: the stream is of the same context, the arguments are the kernel's.
             unsafe { guard.launch_raw(kernel, stream, RawLaunch::Request(&request, batch, args)) }
         };
@@ -143,7 +135,7 @@ fn the_thread_s_current_context_is_the_same_afterwards() {
         let other = CudaContext::new(1).expect("a second device");
         let both = || {
             let (guard, kernel) = raw(&context, &function);
-            let plan = plan(&kernel, 70_000);
+            let plan = plan_along(&kernel, Axis::Y, 70_000);
             // SAFETY: null is the default stream, the arguments are the kernel's.
             let launched = unsafe {
                 guard.launch_raw(&kernel, ptr::null_mut(), RawLaunch::Plan(&plan, &args))
@@ -186,10 +178,6 @@ fn by_address(
     }
 }
 
-fn rows(blocks: u64) -> LaunchRequest {
-    LaunchRequest::new(Dim3::new(1, blocks, 1), Dim3::new(128, 1, 1))
-}
-
 #[test]
 fn values_by_address_are_launched_or_the_request_is_refused() {
     with_fake(&[], || {
@@ -199,6 +187,7 @@ fn values_by_address_are_launched_or_the_request_is_refused() {
         let stream = context.new_stream().expect("a stream");
         let out = poisoned(&stream, 100);
         let at = (&*stream, out.device_ptr(&stream).0);
+        let rows = |blocks| items_along(Axis::Y, blocks).0;
         // SAFETY: no context is a valid one to make current.
         unsafe { result::ctx::set_current(ptr::null_mut()) }.expect("none is current");
         assert_eq!(by_address((&guard, &kernel), at, &rows(100)), Ok(1));

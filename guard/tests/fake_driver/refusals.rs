@@ -25,6 +25,8 @@ fn stops_at(chunk: u8) {
              CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES (701): too many resources requested for launch"
         )
     );
+    let code = cudarc::driver::DriverError::from(&error).0;
+    assert_eq!(code, cudarc::driver::sys::CUresult::CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES);
     let LaunchErrorKind::Stopped(stopped) = error.kind() else {
         panic!("another error: {error:?}");
     };

@@ -351,38 +351,20 @@ fn ptx_of_the_compiler_is_rewritten() {
 /// Tuned choices between the forms.
 #[cfg(feature = "profile")]
 mod tuned {
-    use std::sync::Arc;
-
-    use gridguard::profile::{
-        Document, Entry, Environment, Key, MissLog, Profile, Provenance, StoredChoice,
-    };
+    use gridguard::profile::{Entry, Key, StoredChoice};
 
     use super::*;
     use crate::kernels::config;
+    use crate::tuned::{entry, guard_with};
 
     #[test]
     fn the_profile_chooses_the_form_by_the_blocks_of_the_grid() {
         with_fake(&[], || {
             for (choice, expected) in [(StoredChoice::Shifted, 2), (StoredChoice::Folded, 1)] {
-                let guard = guard();
-                let (identity, environment) = (guard.identity(), Environment::default());
-                let mut document = Document::new(identity.clone(), environment.clone());
                 let key = Key { kernel: "fill".into(), ..Key::default() };
-                let entry = Entry {
-                    key: key.clone(),
-                    shape: vec![("blocks".into(), 140_000)],
-                    choice,
-                    parameters: Vec::new(),
-                    launches: expected,
-                    chosen: Default::default(),
-                    default: Default::default(),
-                    found: Provenance::default(),
-                };
-                document.insert(entry).expect("within bounds");
-                let (profile, _) = Profile::from_document(document, &identity, &environment);
-                let misses = Arc::new(MissLog::new(10));
-                let guard =
-                    guard.with_profile(Arc::new(profile)).with_miss_log(Arc::clone(&misses));
+                let shape = vec![("blocks".into(), 140_000)];
+                let entry = Entry { key: key.clone(), shape, ..entry(1, 1, choice) };
+                let guard = guard_with([entry]);
                 let kernel = load(&guard, "fill", &FILL).with_tuning(key, "blocks", &[]);
                 let stream = context(&guard).default_stream();
                 let out = poisoned(&stream, 8);
@@ -397,7 +379,8 @@ mod tuned {
                 builder.arg(&out).arg(&7_u32);
                 let launched = builder.launch(config((2, 70_000, 1), 128));
                 assert_eq!(launched, Ok(expected));
-                assert_eq!(misses.snapshot(), [], "a legal launch has no choice");
+                let misses = guard.misses().expect("it has a log").snapshot();
+                assert_eq!(misses, [], "a legal launch has no choice");
             }
         });
     }

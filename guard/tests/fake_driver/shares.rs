@@ -8,7 +8,7 @@ use cudarc::driver::CudaStream;
 use gridguard::cuda::{Args, LaunchError, RawLaunch};
 use gridguard::{Dim3, LaunchRequest, RawArgs, Violation};
 use gridguard_test_support::fake_driver::{
-    Driver, launches, occupancy_queries, with_driver, with_fake,
+    Driver, launches, occupancy_queries, with_driver, with_each, with_fake,
 };
 
 use crate::kernels::{context, function, guard, kernel, loaded, raw, with_kernel};
@@ -66,30 +66,20 @@ fn takes_at_most(most: u64, stream: &Arc<CudaStream>) {
 }
 
 #[test]
-fn execution_affinity_limits_a_cooperative_grid() {
-    with_fake(&[("GRIDGUARD_FAKE_AFFINITY", "16")], || {
-        takes_at_most(OF_SIXTEEN, &context(&guard()).default_stream());
-    });
-}
-
-#[test]
-fn a_green_context_limits_a_cooperative_grid() {
-    with_fake(&[("GRIDGUARD_FAKE_GREEN_CONTEXT", "16")], || {
-        takes_at_most(OF_SIXTEEN, &context(&guard()).new_stream().expect("a stream"));
-    });
-}
-
-#[test]
-fn a_stream_of_a_green_context_limits_a_cooperative_grid() {
-    with_fake(&[("GRIDGUARD_FAKE_GREEN_STREAMS", "16")], || {
-        takes_at_most(OF_SIXTEEN, &context(&guard()).new_stream().expect("a stream"));
-    });
-}
-
-#[test]
-fn another_stream_has_all_multiprocessors() {
-    with_fake(&[("GRIDGUARD_FAKE_GREEN_STREAMS", "16")], || {
-        takes_at_most(OF_ALL, &context(&guard()).default_stream());
+fn a_cooperative_grid_has_the_multiprocessors_of_its_context_and_stream() {
+    let cases = [
+        (("GRIDGUARD_FAKE_AFFINITY", "16"), (false, OF_SIXTEEN)),
+        (("GRIDGUARD_FAKE_GREEN_CONTEXT", "16"), (true, OF_SIXTEEN)),
+        (("GRIDGUARD_FAKE_GREEN_STREAMS", "16"), (true, OF_SIXTEEN)),
+        (("GRIDGUARD_FAKE_GREEN_STREAMS", "16"), (false, OF_ALL)),
+    ];
+    with_each(Driver::Whole, &cases, |(on_new_stream, most)| {
+        let guard = guard();
+        let stream = context(&guard).new_stream().expect("a stream");
+        takes_at_most(
+            *most,
+            &if *on_new_stream { stream } else { stream.context().default_stream() },
+        );
     });
 }
 

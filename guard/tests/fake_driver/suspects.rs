@@ -6,9 +6,9 @@ use gridguard::{Dim3, Guard, LaunchRequest};
 use gridguard_test_support::fake_driver::with_fake;
 
 use crate::kernels::{PTX, context, guard, kernel, loaded, with_guard};
+use crate::late_errors::FAULT;
 
 const TWO_DEVICES: (&str, &str) = ("GRIDGUARD_FAKE_DEVICES", "2");
-const FAULT: &str = "GRIDGUARD_FAKE_FAULT_LAUNCH";
 
 /// Launches a kernel that takes `values` numbers.
 fn launch(

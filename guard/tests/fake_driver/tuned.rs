@@ -20,7 +20,7 @@ fn key() -> Key {
     Key { kernel: "iota".into(), dtypes: "u64".into(), ..Key::default() }
 }
 
-fn entry(items: u64, columns: u64, choice: StoredChoice) -> Entry {
+pub(crate) fn entry(items: u64, columns: u64, choice: StoredChoice) -> Entry {
     Entry {
         key: key(),
         shape: vec![("items".into(), items), ("columns".into(), columns)],
@@ -38,7 +38,7 @@ fn chunks_of(items: u64) -> StoredChoice {
 }
 
 /// A guard with a profile of `entries` and a miss log.
-fn guard_with(entries: impl IntoIterator<Item = Entry>) -> Guard {
+pub(crate) fn guard_with(entries: impl IntoIterator<Item = Entry>) -> Guard {
     let guard = guard();
     let (identity, environment) = (guard.identity(), Environment::default());
     let mut document = Document::new(identity.clone(), environment.clone());

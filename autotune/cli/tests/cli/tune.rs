@@ -94,7 +94,7 @@ fn a_new_measurement_replaces_an_entry_of_any_date() {
     let profile = folder.path().join("p.ron");
     tune_norms(folder.path(), &["300x8"], "").exits(0);
     let first = parsed(&profile);
-    let with_date = |date: &str| first.to_ron().replace(&first.entries()[0].found.date, date);
+    let with_date = |date: &str| first.to_string().replace(&first.entries()[0].found.date, date);
     // By the clock of another machine, which is ahead.
     let ahead = hours_from_now(20);
     fs::write(&profile, with_date(&ahead)).expect("written");
@@ -377,7 +377,7 @@ fn a_profile_of_another_device_is_rejected_before_anything_is_measured() {
     let cuda = DeviceIdentity::new(h200);
     let other = DeviceIdentity::new(&DeviceLimits::any_device()).on_host();
     for (device, message) in [(cuda, "the backend is cuda"), (other, "the device name is")] {
-        let text = Document::new(device, Environment::default()).to_ron();
+        let text = Document::new(device, Environment::default()).to_string();
         fs::write(&profile, &text).expect("written");
         let ran = tune_norms(folder.path(), &["300x8"], "").exits(2);
         assert!(ran.err.contains(message) && ran.out.is_empty(), "{}", ran.err);

@@ -55,7 +55,7 @@ pub(crate) fn profile(name: &str, entries: u64, warps: u64) -> String {
         };
         document.insert(entry).expect("within the limits");
     }
-    document.to_ron()
+    document.to_string()
 }
 
 pub(crate) fn location() -> Location {

@@ -41,7 +41,7 @@ fn profile_of_one_entry() -> String {
             found: Provenance::default(),
         })
         .expect("valid");
-    document.to_ron()
+    document.to_string()
 }
 
 #[test]

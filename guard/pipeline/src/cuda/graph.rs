@@ -1,6 +1,5 @@
 //! A pipeline's plan as one CUDA graph, with everything that its launches use.
 
-use core::fmt;
 use std::sync::Arc;
 
 use cudarc::driver::{CudaGraph, CudaSlice, CudaStream, result};
@@ -10,6 +9,8 @@ use crate::progress::PipelineRun;
 use gridguard::cuda::schedule::{bind, while_capturing};
 
 /// A plan that was captured as one CUDA graph. Dropping it waits for its launches.
+#[derive(derive_more::Debug)]
+#[debug("PipelineGraph({run:?})")]
 pub(crate) struct PipelineGraph {
     /// The [id](crate::PipelinePlan::as_graph) of the plan.
     pub(crate) id: u64,
@@ -40,11 +41,5 @@ impl Drop for PipelineGraph {
             let wait = || unsafe { result::stream::synchronize(self.order.cu_stream()) };
             context.record_err(while_capturing(wait));
         }
-    }
-}
-
-impl fmt::Debug for PipelineGraph {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("PipelineGraph").field("run", &self.run).finish_non_exhaustive()
     }
 }

@@ -43,7 +43,7 @@ impl Run for DeviceMemory<'_> {
         caller: &'static Location<'static>,
     ) -> Result<PipelineRun, Error> {
         pipeline.check_run(plan, ON_DEVICE)?;
-        match plan.graph() {
+        match plan.graph {
             Some(id) => pipeline.run_graph(guard, plan, id, &self, caller),
             None => pipeline.run_chunks(guard, plan, self, caller),
         }

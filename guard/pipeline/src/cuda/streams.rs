@@ -105,7 +105,7 @@ impl Backend for OnStreams<'_, '_> {
     fn allocate(&mut self, plan: &PipelinePlan) -> StageResult {
         self.resume()?;
         self.join();
-        let bytes = plan.scratch_bytes();
+        let bytes = plan.scratch_bytes;
         let mut kept = core::mem::take(&mut self.scratch);
         let is_first = self.lanes.is_empty();
         kept.retain(|memory| is_first && saturated(memory.num_bytes()) >= bytes);
@@ -148,7 +148,7 @@ impl Backend for OnStreams<'_, '_> {
     }
 
     fn prepare(&mut self, plan: &PipelinePlan) -> Result<(), (usize, StageError)> {
-        let last = plan.chunks().last().map_or(0, |chunk| chunk.items);
+        let last = plan.remainder().unwrap_or_else(|| plan.chunk_items());
         for (index, stage) in self.stages.iter_mut().enumerate() {
             if let StageWork::Product(product) = stage {
                 let items = [plan.chunk_items(), last];

@@ -1,7 +1,6 @@
 //! cuBLASLt's algorithms for a product of one shape, and the product by one of them.
 
 use core::ffi::{c_int, c_void};
-use core::fmt;
 use std::rc::Rc;
 
 use cudarc::driver::CudaStream;
@@ -18,6 +17,8 @@ use gridguard::Guard;
 /// cuBLASLt's algorithms for a product of one shape on one device, to tune them.
 ///
 /// A stage of a pipeline computes products: [`PipelineBuilder::product`](crate::PipelineBuilder).
+#[derive(derive_more::Debug)]
+#[debug("Product({shape:?}, algorithm {algorithm})")]
 pub struct Product {
     shape: ProductShape,
     /// The name of the element type.
@@ -247,14 +248,6 @@ impl ProductShape {
             }
         }
         Ok(())
-    }
-}
-
-impl fmt::Debug for Product {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let mut debug = f.debug_struct("Product");
-        debug.field("shape", &self.shape).field("algorithm", &self.algorithm);
-        debug.finish_non_exhaustive()
     }
 }
 

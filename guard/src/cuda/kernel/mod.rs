@@ -40,7 +40,7 @@ pub struct Kernel {
     /// Whether a chunk may begin before the one before it has ended.
     pub(crate) overlap: bool,
     /// Whether requests may be dependent.
-    dependent: bool,
+    pub(crate) dependent: bool,
     #[cfg(feature = "ptx")]
     pub(crate) rewriting: Option<Arc<Rewriting>>,
     #[cfg(feature = "profile")]
@@ -162,16 +162,6 @@ impl Kernel {
     pub fn parameter_sizes(&self) -> Option<Vec<usize>> {
         let signature = &self.inner.signature;
         (0..signature.len()?).map(|index| signature.bytes_of(index)).collect()
-    }
-
-    /// Whether the kernel accepts dependent requests.
-    pub const fn takes_dependent_launches(&self) -> bool {
-        self.dependent
-    }
-
-    /// Whether chunks of a split launch overlap.
-    pub const fn overlaps_chunks(&self) -> bool {
-        self.overlap
     }
 
     /// What the kernel allows on its device, including the shared memory that needs opt-in: the

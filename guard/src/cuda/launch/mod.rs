@@ -89,7 +89,7 @@ impl<'a> Submission<'a> {
             ValidLaunches::Whole(launch) => (Chunk::only(1), launch, None),
             ValidLaunches::Plan(plan) => {
                 let launch = plan.largest_launch();
-                if plan.chunks().launches() != 1 || !launch.is_for(self.kernel.limits()) {
+                if plan.chunks.launches() != 1 || !launch.is_for(self.kernel.limits()) {
                     return self.submit_chunks(plan);
                 }
                 (Chunk::only(plan.items()), launch, plan.batch_items())
@@ -146,7 +146,7 @@ impl<'a> Submission<'a> {
                 unsafe { self.check_capture() }?;
             }
             // The first launch waits for earlier work on the stream, unless it is dependent.
-            let overlap = launch.is_dependent() || is_later && self.kernel.overlaps_chunks();
+            let overlap = launch.is_dependent() || is_later && self.kernel.overlap;
             let (of_values, words) = values_of(planned);
             // SAFETY: `submit_chunks` prepared the plan, which is for this kernel. Chunks overlap only if the kernel
             // declares it. A form takes the kernel's arguments and a pointer to its words. It runs some of the
@@ -273,7 +273,7 @@ unsafe fn prepare_extras(
     } else {
         launch.cluster().map(|_| "clusters")
     };
-    if launch.is_dependent() && !kernel.takes_dependent_launches() {
+    if launch.is_dependent() && !kernel.dependent {
         return Err(LaunchErrorKind::NotDependent { kernel: kernel.name().to_owned() }.into());
     }
     if let Some(what) = needs_launch_kernel_ex

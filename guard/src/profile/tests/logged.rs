@@ -122,7 +122,7 @@ fn a_file_by_hand_needs_kernel_types_and_shape_and_a_bad_line_costs_no_other() {
     std::fs::write(&path, "(schema: 7, shapes: [])").expect("writes");
     assert_eq!(MissLog::read(&path), Err(ProfileError::schema(7)));
     // A profile is no file of shapes.
-    std::fs::write(&path, super::document([]).to_ron()).expect("writes");
+    std::fs::write(&path, super::document([]).to_string()).expect("writes");
     let refused = MissLog::read(&path).expect_err("a profile");
     assert!(matches!(refused.kind(), ProfileErrorKind::Header(_)), "{refused}");
 }

@@ -9,17 +9,17 @@ use super::{device, document, entry, environment};
 proptest! {
     #[test]
     fn every_document_is_parsed_as_it_was_written(document in documents()) {
-        let text = document.to_ron();
+        let text = document.to_string();
         let parsed = Document::parse(&text).expect("its own text");
         prop_assert_eq!(&parsed.faults, &[]);
         prop_assert_eq!(&parsed.document, &document);
-        prop_assert_eq!(parsed.document.to_ron(), text);
+        prop_assert_eq!(parsed.document.to_string(), text);
     }
 
     #[test]
     fn row_by_row_a_document_is_parsed_as_whole(document in documents()) {
         // The second entry of the same key and shape is a fault, for which positions are needed.
-        let text = document.to_ron();
+        let text = document.to_string();
         let Some(begin) = text.find("        (kernel:") else { return Ok(()) };
         let end = text.rfind("    ],").expect("the end of the list");
         let twice = format!("{}{}{}", &text[..end], &text[begin..end], &text[end..]);
@@ -36,7 +36,7 @@ fn a_confirmed_entry_is_one_short_row() {
         Entry::confirmed(key, shape, found.date)
     };
     let both = document([of(7), entry("copy", 9, 1), of(8)]);
-    let text = both.to_ron();
+    let text = both.to_string();
     let row = "\n         shape: [(\"rows\", 7), (\"columns\", 1)], confirmed: \"2026-11-20T12:00:00Z\"),\n";
     assert!(text.contains(row), "{text}");
     let parsed = Document::parse(&text).expect("its own text");
@@ -90,7 +90,7 @@ fn entries_are_written_in_order_of_key_and_shape() {
 
 #[test]
 fn an_entry_written_by_hand_may_omit_defaults_and_order_its_fields_freely() {
-    let text = document([]).to_ron().replace(
+    let text = document([]).to_string().replace(
         "entries: [\n",
         "entries: [ // by hand\n (kernel: r#\"copy\"#, dtypes: \"f\\u{31}6\", source: \"\", launches: 0x2, \
          choice: whole, shape: [(\"rows\", 1_000)], default: (median_ns: 1, low_ns: 1, high_ns: 1, \
@@ -108,7 +108,7 @@ fn an_entry_written_by_hand_may_omit_defaults_and_order_its_fields_freely() {
 
 #[test]
 fn the_entries_may_come_before_the_device_also_with_an_invalid_one() {
-    let text = document([entry("a", 7, 5), entry("b", 7, 5)]).to_ron();
+    let text = document([entry("a", 7, 5), entry("b", 7, 5)]).to_string();
     let list = &text[text.find("    entries: [").expect("a list")..];
     let list = list.strip_suffix(")\n").expect("the end of the file");
     let header = text.strip_prefix("(\n    schema: 1,\n").expect("a schema").replace(list, "");
@@ -122,7 +122,7 @@ fn the_entries_may_come_before_the_device_also_with_an_invalid_one() {
 
 #[test]
 fn a_header_without_backend_or_aliases_is_for_a_cuda_device() {
-    let text = document([entry("copy", 7, 5)]).to_ron();
+    let text = document([entry("copy", 7, 5)]).to_string();
     let text = text.replace("backend: cuda, ", "").replace("    aliases: [],\n", "");
     let parsed = Document::parse(&text).expect("a file");
     assert_eq!(parsed.document, document([entry("copy", 7, 5)]));

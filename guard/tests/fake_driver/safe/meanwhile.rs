@@ -9,7 +9,7 @@ use cudarc::driver::CudaStream;
 use cudarc::driver::sys::CUstreamCaptureMode;
 use gridguard::cuda::{Args, LaunchError, LaunchErrorKind};
 use gridguard::{Axis, Guard};
-use gridguard_test_support::fake_driver::{launches, with_fake};
+use gridguard_test_support::fake_driver::{Driver, launches, with_each};
 
 use super::{ITEMS, assert_ordered, write};
 use crate::kernels::{
@@ -40,15 +40,11 @@ fn launch_whole(guard: &Guard, on: &Arc<CudaStream>) {
 }
 
 #[test]
-fn a_launch_that_a_capture_of_another_thread_took_is_refused() {
-    with_guard(&[("GRIDGUARD_FAKE_CAPTURE_BEFORE", "0")], |guard| {
-        launch_whole(&guard, &stream(&guard));
-    });
-}
-
-#[test]
-fn memory_waits_for_a_launch_after_which_another_thread_began_a_capture() {
-    with_guard(&[("GRIDGUARD_FAKE_CAPTURE_AFTER", "1")], |guard| {
+fn a_launch_before_or_after_which_another_thread_began_a_capture_is_refused_and_memory_waits() {
+    let cases =
+        [(("GRIDGUARD_FAKE_CAPTURE_BEFORE", "0"), ()), (("GRIDGUARD_FAKE_CAPTURE_AFTER", "1"), ())];
+    with_each(Driver::Whole, &cases, |()| {
+        let guard = guard();
         launch_whole(&guard, &stream(&guard));
     });
 }
@@ -91,18 +87,13 @@ fn launch_split(place: u64) {
 }
 
 #[test]
-fn a_split_launch_stops_where_another_thread_began_a_capture() {
-    with_fake(&[("GRIDGUARD_FAKE_CAPTURE_AFTER", "1")], || launch_split(1));
-}
-
-#[test]
-fn a_split_launch_stops_after_a_chunk_that_was_captured() {
-    with_fake(&[("GRIDGUARD_FAKE_CAPTURE_BEFORE", "1")], || launch_split(2));
-}
-
-#[test]
-fn a_split_launch_is_refused_if_its_last_chunk_was_captured() {
-    with_fake(&[("GRIDGUARD_FAKE_CAPTURE_BEFORE", "2")], || launch_split(3));
+fn a_split_launch_stops_where_another_thread_began_a_capture_or_after_a_captured_chunk() {
+    let cases = [
+        (("GRIDGUARD_FAKE_CAPTURE_AFTER", "1"), 1),
+        (("GRIDGUARD_FAKE_CAPTURE_BEFORE", "1"), 2),
+        (("GRIDGUARD_FAKE_CAPTURE_BEFORE", "2"), 3),
+    ];
+    with_each(Driver::Whole, &cases, |place| launch_split(*place));
 }
 
 #[test]

@@ -97,6 +97,23 @@ fn at_each_observation(
     0
 }
 
+/// Calls `act` at each observation of every way to launch.
+fn at_each_observation_of_every_way(act: impl Fn(&Arc<Program>) + Send + Sync + Copy + 'static) {
+    let program = Arc::new(Program::new());
+    for (name, way) in WAYS {
+        let again = Arc::clone(&program);
+        let observations = at_each_observation(
+            &program,
+            move || act(&again),
+            || {
+                let launched = way(&program, &program.owner);
+                assert_eq!(launched.is_ok(), name != "rejected", "{name}: {launched:?}");
+            },
+        );
+        assert!(observations > 0, "{name} is not observed");
+    }
+}
+
 /// A guard, and what its launches use.
 struct Program {
     guard: Arc<Guard>,
@@ -219,36 +236,20 @@ fn a_capture_that_an_observer_begins_has_no_launch_and_memory_waits_for_the_othe
 #[test]
 fn an_observer_may_launch_on_the_same_stream() {
     with_fake(&[], || {
-        let program = Arc::new(Program::new());
-        for (name, way) in WAYS {
-            let again = Arc::clone(&program);
-            let launch = move || {
-                let launched = again.launch(&again.kernel, &again.owner, 8, true);
-                assert_eq!(launched, Ok(1));
-            };
-            let observations = at_each_observation(&program, launch, || {
-                let launched = way(&program, &program.owner);
-                assert_eq!(launched.is_ok(), name != "rejected", "{name}: {launched:?}");
-            });
-            assert!(observations > 0, "{name} is not observed");
-        }
+        at_each_observation_of_every_way(|program| {
+            let launched = program.launch(&program.kernel, &program.owner, 8, true);
+            assert_eq!(launched, Ok(1));
+        });
     });
 }
 
 #[test]
 fn an_observer_may_make_another_context_current() {
     with_fake(&[("GRIDGUARD_FAKE_DEVICES", "2")], || {
-        let program = Program::new();
-        for (name, way) in WAYS {
-            let change = || {
-                let other = CudaContext::new(1).expect("a second device");
-                other.bind_to_thread().expect("it is current");
-            };
-            at_each_observation(&program, change, || {
-                let launched = way(&program, &program.owner);
-                assert_eq!(launched.is_ok(), name != "rejected", "{name}: {launched:?}");
-            });
-        }
+        at_each_observation_of_every_way(|_| {
+            let other = CudaContext::new(1).expect("a second device");
+            other.bind_to_thread().expect("it is current");
+        });
     });
 }
 

@@ -26,40 +26,21 @@ fn drop_stream_then_memory(
 }
 
 #[test]
-fn memory_outlives_launches_whose_stream_was_dropped() {
+fn memory_of_any_stream_outlives_launches_on_another_that_was_dropped() {
     with_kernel(&[], "fake_iota_y", |guard, kernel, _| {
-        let stream = context(&guard).new_stream().expect("a stream");
-        drop_stream_then_memory(&guard, &kernel, stream, &context(&guard).default_stream());
-    });
-}
-
-#[test]
-fn memory_of_another_object_for_the_same_context_is_written_and_freed_in_order() {
-    with_kernel(&[], "fake_iota_y", |guard, kernel, _| {
+        let own = context(&guard);
         let other = CudaContext::new(0).expect("the same primary context");
-        let stream = context(&guard).new_stream().expect("a stream");
-        drop_stream_then_memory(&guard, &kernel, stream, &other.default_stream());
-        let (stream, owner) = (context(&guard).default_stream(), other.new_stream());
-        drop_stream_then_memory(&guard, &kernel, stream, &owner.expect("a stream"));
-    });
-}
-
-#[test]
-fn memory_of_the_default_stream_outlives_launches_on_the_stream_of_a_thread() {
-    with_kernel(&[], "fake_iota_y", |guard, kernel, _| {
-        let [stream, owner] =
-            [context(&guard).per_thread_stream(), context(&guard).default_stream()];
-        drop_stream_then_memory(&guard, &kernel, Arc::clone(&stream), &owner);
-        drop_stream_then_memory(&guard, &kernel, owner, &stream);
-    });
-}
-
-#[test]
-fn memory_of_a_stream_of_a_thread_is_freed_after_launches_elsewhere() {
-    with_kernel(&[], "fake_iota_y", |guard, kernel, _| {
-        let stream = context(&guard).new_stream().expect("a stream");
-        let owner = context(&guard).per_thread_stream();
-        drop_stream_then_memory(&guard, &kernel, stream, &owner);
+        let new = |context: &Arc<CudaContext>| context.new_stream().expect("a stream");
+        for (stream, owner) in [
+            (new(own), own.default_stream()),
+            (new(own), other.default_stream()),
+            (own.default_stream(), new(&other)),
+            (own.per_thread_stream(), own.default_stream()),
+            (own.default_stream(), own.per_thread_stream()),
+            (new(own), own.per_thread_stream()),
+        ] {
+            drop_stream_then_memory(&guard, &kernel, stream, &owner);
+        }
     });
 }
 

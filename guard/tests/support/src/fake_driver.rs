@@ -9,6 +9,8 @@ use crate::{assert_passed, fake_library};
 
 /// Environment variable: the test whose body a child process runs.
 const CHILD: &str = "GRIDGUARD_TEST_CHILD";
+/// Environment variable: the case of the test that a child process runs.
+const CASE: &str = "GRIDGUARD_TEST_CASE";
 /// Environment variable: the log of the fake driver.
 const LOG: &str = "GRIDGUARD_FAKE_LOG";
 
@@ -52,6 +54,23 @@ pub fn in_process_of<B>(driver: Driver, settings: &[(&str, &str)], body: impl Fn
     let folder = tempfile::tempdir().expect("a folder for the log");
     let child = start(test, driver, settings, &folder.path().join("launches"));
     assert_passed(test, &child.wait_with_output().expect("it ends"));
+}
+
+/// [`with_driver`] for each of `cases`, in a process with its setting.
+///
+/// # Panics
+///
+/// If the driver cannot be built, or the test fails.
+pub fn with_each<T, B: Fn(&T)>(driver: Driver, cases: &[((&str, &str), T)], body: B) {
+    for (index, (setting, case)) in cases.iter().enumerate() {
+        let index = index.to_string();
+        // A child comes by every case.
+        in_process_of::<B>(driver, &[*setting, (CASE, &index)], || {
+            if std::env::var(CASE).is_ok_and(|of_child| of_child == index) {
+                body(case);
+            }
+        });
+    }
 }
 
 /// [`with_driver`] in `processes` child processes at the same time, which share one log.

@@ -64,7 +64,7 @@ pub(crate) fn document(
 
 /// Writes a profile of the host.
 pub(crate) fn put(folder: &TempDir, name: &str, entries: impl IntoIterator<Item = Entry>) {
-    put_text(folder, name, &document(host(), entries).to_ron());
+    put_text(folder, name, &document(host(), entries).to_string());
 }
 
 pub(crate) fn put_text(folder: &TempDir, name: &str, text: &str) {
@@ -77,7 +77,7 @@ pub(crate) fn text(folder: &TempDir, name: &str) -> String {
 
 /// The text of a profile whose first entry is invalid.
 pub(crate) fn with_bad_entry(entries: impl IntoIterator<Item = Entry>) -> String {
-    let text = document(host(), entries).to_ron();
+    let text = document(host(), entries).to_string();
     text.replacen("choice: whole", "choice: hole", 1)
 }
 

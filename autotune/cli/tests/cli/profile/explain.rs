@@ -50,7 +50,7 @@ fn a_lookup_as_text_shows_the_entry_and_the_plan() {
     let chunked = Entry { choice: chunks_of(32_768), launches: 3, ..norm(70_000, LATE) };
     let mut stale = document(host(), [chunked, norm(100_000, LATE)]);
     stale.retain(|entry| entry.found.date == LATE);
-    let text = stale.to_ron().replace("tuner: \"0.1.0\"", "tuner: \"0.0.9\"");
+    let text = stale.to_string().replace("tuner: \"0.1.0\"", "tuner: \"0.0.9\"");
     put_text(&folder, "p.ron", &text);
     let args = "explain rms_norm 71000x8 --dtype f32 --device host";
     let ran = profile(&folder, &format!("{args} --profile p.ron")).exits(0);
@@ -76,7 +76,7 @@ fn a_lookup_reads_the_user_s_profiles_also_for_an_absent_gpu() {
     let own = host().file_name();
     put(&folder, &own, [norm(70_000, LATE)]);
     let cuda = DeviceIdentity { backend: Backend::Cuda, processor: None, ..host() };
-    put_text(&folder, "nvidia-h200.ron", &document(cuda, [norm(500, LATE)]).to_ron());
+    put_text(&folder, "nvidia-h200.ron", &document(cuda, [norm(500, LATE)]).to_string());
     let ask = |shape: &str, whose: &str| -> Value {
         let args = &format!("profile explain rms_norm {shape} --dtype f32 --format json {whose}");
         let mut asked = command(folder.path(), args);
@@ -116,7 +116,7 @@ fn entries_of_another_or_an_unnamed_processor_are_not_used() {
         [(Some(Processor { name, threads: 1 }), "Z80 with 1 thread"), (None, "unnamed")]
     {
         let other = DeviceIdentity { processor, ..host() };
-        put_text(&folder, "p.ron", &document(other, [norm(70_000, LATE)]).to_ron());
+        put_text(&folder, "p.ron", &document(other, [norm(70_000, LATE)]).to_string());
         let json = explain(&folder, "70000x8", 1);
         assert_eq!(json["matched"], "default");
         let finding = json["findings"][0].as_str().expect("a finding");
@@ -161,7 +161,7 @@ fn explain_foreign(folder: &TempDir, shape: &str, more: &str) -> Ran {
 
 fn put_for_the_gpu(folder: &TempDir, entries: impl IntoIterator<Item = Entry>) {
     let cuda = DeviceIdentity { backend: Backend::Cuda, processor: None, ..host() };
-    put_text(folder, "p.ron", &document(cuda, entries).to_ron());
+    put_text(folder, "p.ron", &document(cuda, entries).to_string());
 }
 
 #[test]
@@ -191,7 +191,7 @@ fn a_file_says_device_and_policy_of_a_tuned_function() {
     let args = &format!("explain {names}");
     // Functions that are tuned without a device have the limits of no GPU in particular.
     let any = DeviceIdentity::new(&DeviceLimits::any_device()).on_host();
-    put_text(&folder, "p.ron", &document(any, [entry.clone()]).to_ron());
+    put_text(&folder, "p.ron", &document(any, [entry.clone()]).to_string());
     let ran = profile(&folder, args).exits(0);
     let title = "paged_attention f16 1024x128 on the host as generic CUDA device\n";
     assert!(ran.out.starts_with(title), "{}", ran.out);

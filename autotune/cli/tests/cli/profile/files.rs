@@ -138,7 +138,7 @@ fn profiles_of_other_devices_do_not_merge() {
     let folder = folder();
     put(&folder, "a.ron", [norm(300, EARLY)]);
     let a100 = DeviceIdentity::new(&catalog::gpu("a100-80gb").expect("known").limits).on_host();
-    put_text(&folder, "b.ron", &document(a100, [norm(300, EARLY)]).to_ron());
+    put_text(&folder, "b.ron", &document(a100, [norm(300, EARLY)]).to_string());
     let ran = profile(&folder, "merge a.ron b.ron --output c.ron").exits(2);
     assert!(ran.err.starts_with("error: b.ron: the profiles cannot be merged: "), "{}", ran.err);
     assert!(ran.err.contains("NVIDIA H200") && !folder.path().join("c.ron").exists());
@@ -153,7 +153,7 @@ fn profiles_of_two_processors_neither_merge_nor_replace_each_other() {
     put(&folder, "a.ron", [norm(300, EARLY)]);
     let processor = Some(Processor { name: "Z80".into(), threads: 1 });
     let other = DeviceIdentity { processor, ..host() };
-    put_text(&folder, "b.ron", &document(other, [norm(300, EARLY)]).to_ron());
+    put_text(&folder, "b.ron", &document(other, [norm(300, EARLY)]).to_string());
     profile(&folder, "merge a.ron b.ron --output c.ron")
         .exits(2)
         .notes("Z80 with 1 thread on this device");

@@ -81,7 +81,7 @@ fn check_plan(case: &Case, limits: &LaunchLimits, plan: &Plan) {
     if plan.launches().nth(WALKED).is_none() {
         assert_eq!(next, case.batch.items, "items are missing at the end");
     } else {
-        let last = plan.chunks().at(plan.len() - 1).expect("a last one");
+        let last = plan.at(plan.len() - 1).expect("a last one").chunk;
         assert_eq!(last.end(), case.batch.items, "items are missing at the end");
     }
     match plan.strategy() {
