@@ -216,37 +216,26 @@ impl Driver {
         };
         let name = asked.then(|| CStr::from_bytes_until_nul(&name).ok()).flatten()?;
         let memory_bytes = u64::try_from(memory).unwrap_or(u64::MAX);
-        let ask = self.device_attribute?;
-        let attribute = |number| {
-            let mut value = 0;
-            // SAFETY: the pointer is to a live integer; an unknown attribute is an error.
-            let status = unsafe { ask(&raw mut value, number, device) };
-            if status == SUCCESS { Ok(value) } else { Err(status) }
-        };
-        DeviceLimits::from_attributes(
-            name.to_string_lossy(),
-            memory_bytes,
-            driver_version,
-            attribute,
-        )
-        .ok()
+        let attribute = |number| self.attribute_of(device, number).ok_or(());
+        let name = name.to_string_lossy();
+        DeviceLimits::from_attributes(name, memory_bytes, driver_version, attribute).ok()
+    }
+
+    /// An attribute of a device, if the driver knows both.
+    fn attribute_of(&self, device: c_int, number: c_int) -> Option<c_int> {
+        // SAFETY: the pointer is to a live integer; an unknown attribute or device is an error.
+        written(0, |value| Some(unsafe { self.device_attribute?(value, number, device) }))
     }
 
     /// The compute capabilities of all devices of the process; none if the driver does not tell.
     pub(crate) fn capabilities(&self) -> Vec<ComputeCapability> {
         /// `CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR` and `..._MINOR`.
         const CAPABILITY: [c_int; 2] = [75, 76];
-        let (Some(count), Some(ask)) = (self.count_devices(), self.device_attribute) else {
-            return Vec::new();
-        };
         let of_device = |device| {
-            let [major, minor] = CAPABILITY.map(|number| {
-                // SAFETY: the pointer is to a live integer; for other devices it is an error.
-                let value = written(0, |value| Some(unsafe { ask(value, number, device) }));
-                value.and_then(|value| u32::try_from(value).ok())
-            });
-            Some(ComputeCapability::new(major?, minor?))
+            let number = |attribute| u32::try_from(self.attribute_of(device, attribute)?).ok();
+            Some(ComputeCapability::new(number(CAPABILITY[0])?, number(CAPABILITY[1])?))
         };
+        let count = self.count_devices().unwrap_or(0);
         let all: Option<Vec<_>> = (0..count).map(of_device).collect();
         all.unwrap_or_default()
     }
@@ -267,14 +256,13 @@ impl Driver {
         let version = written(0, |version| Some(unsafe { self.driver_version?(version) }));
         let known = |(_, since): &&(c_int, c_int)| version.is_some_and(|version| *since <= version);
         for &(attribute, _) in SETTABLE.iter().filter(known) {
-            let (mut wanted, mut known) = (0, 0);
-            // SAFETY: the functions are loaded, the pointers are to live integers.
-            unsafe {
-                let asked = ask(&raw mut wanted, attribute, kernel) == SUCCESS
-                    && ask(&raw mut known, attribute, form) == SUCCESS;
-                if asked && wanted != known {
-                    set(form, attribute, wanted);
-                }
+            // SAFETY: the functions are loaded, the pointer is to a live integer.
+            let [wanted, known] = [kernel, form].map(|function| {
+                written(0, |value| Some(unsafe { ask(value, attribute, function) }))
+            });
+            if let Some(wanted) = wanted.filter(|_| known.is_some() && wanted != known) {
+                // SAFETY: the function is loaded.
+                unsafe { set(form, attribute, wanted) };
             }
         }
     }
@@ -284,18 +272,27 @@ impl Driver {
     /// # Safety
     ///
     /// `kernel` is loaded.
-    pub(crate) unsafe fn kernel_limits(&self, kernel: Handle, name: &str) -> KernelLimits {
+    unsafe fn kernel_limits(&self, kernel: Handle, name: &str) -> KernelLimits {
         // SAFETY: by this function's contract.
         let function = unsafe { self.function_of(kernel) };
-        let attribute = |number| {
-            let mut value = 0;
-            let ask = self.function_attribute.ok_or(SUCCESS)?;
-            // SAFETY: the function is loaded; the pointer is to a live integer.
-            let status = unsafe { ask(&raw mut value, number, function) };
-            if status == SUCCESS { Ok(value) } else { Err(status) }
+        // SAFETY: the function is loaded; the pointer is to a live integer.
+        let ask = |number| {
+            written(0, |value| Some(unsafe { self.function_attribute?(value, number, function) }))
         };
-        KernelLimits::from_attributes(name, attribute)
+        KernelLimits::from_attributes(name, |number| ask(number).ok_or(()))
             .unwrap_or_else(|_| KernelLimits::unknown(name))
+    }
+
+    /// The limits of the launch's kernel, with what the launch itself allows.
+    ///
+    /// # Safety
+    ///
+    /// The kernel is loaded.
+    pub(crate) unsafe fn limits_for(&self, launch: &Launch, name: &str) -> KernelLimits {
+        // SAFETY: by this function's contract.
+        let mut limits = unsafe { self.kernel_limits(launch.kernel, name) };
+        limits.non_portable_cluster_allowed |= launch.non_portable_cluster;
+        limits
     }
 
     /// What the driver says about the occupancy of a cooperative launch or one in clusters.

@@ -6,9 +6,8 @@ use core::ptr;
 use gridguard::abi::{
     CLUSTER_DIMENSION, COOPERATIVE, DEPENDENT, LaunchAttribute, LaunchConfig, PRIORITY,
 };
-use gridguard::{Dim3, KernelLimits, LaunchRequest};
+use gridguard::{Dim3, LaunchRequest};
 
-use crate::driver::Driver;
 use crate::driver::abi::{ALLOW_NON_PORTABLE, Handle, PORTABLE_CLUSTER_SIZE_MODE};
 
 /// A launch of the program.
@@ -66,18 +65,6 @@ impl Launch {
         let [x, y, z] = self.grid;
         let threads = self.block.into_iter().fold(1, u32::wrapping_mul);
         [x, y, z, threads, self.shared_bytes]
-    }
-
-    /// What a driver says about the launch's kernel, with what the launch itself allows.
-    ///
-    /// # Safety
-    ///
-    /// The kernel is loaded.
-    pub(crate) unsafe fn kernel_limits(&self, driver: &Driver, name: &str) -> KernelLimits {
-        // SAFETY: by this function's contract.
-        let mut limits = unsafe { driver.kernel_limits(self.kernel, name) };
-        limits.non_portable_cluster_allowed |= self.non_portable_cluster;
-        limits
     }
 
     /// Threads of a block.

@@ -1,10 +1,10 @@
 //! Finds machine code in the folders in which Triton and `torch.compile` keep compiled kernels. Each folder is indexed
-//! once; later only its new entries are.
+//! when it has changed.
 //!
 //! Triton's folder of a kernel has the cubin and its PTX, with the options of their compilation.
 
-use std::collections::{HashMap, HashSet};
-use std::ffi::{CStr, OsString};
+use std::collections::HashMap;
+use std::ffi::CStr;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, OnceLock};
 use std::time::{Duration, SystemTime};
@@ -48,8 +48,7 @@ fn caches(variable: impl Fn(&str) -> Option<PathBuf>) -> Caches {
 /// A folder that has a folder for each kernel.
 struct Cache {
     folder: PathBuf,
-    /// Entries that are indexed, and when the folder was changed last before that.
-    known: HashSet<OsString>,
+    /// When the folder was changed last before it was indexed; `None` if the index may lack a kernel.
     modified: Option<SystemTime>,
     /// The cubins by their size, each with its digest once it was read.
     cubins: HashMap<usize, Vec<(PathBuf, Option<Digest>)>>,
@@ -57,38 +56,29 @@ struct Cache {
 
 impl Cache {
     fn new(folder: PathBuf) -> Self {
-        Self { folder, known: HashSet::new(), modified: None, cubins: HashMap::new() }
+        Self { folder, modified: None, cubins: HashMap::new() }
     }
 
-    /// Indexes new entries.
+    /// Indexes the folder, if it has changed since.
     fn refresh(&mut self) {
         let modified = self.folder.metadata().and_then(|known| known.modified()).ok();
         if modified.is_some() && modified == self.modified {
             return;
         }
+        self.cubins.clear();
         let mut is_complete = modified.is_some_and(is_settled);
         let entries = std::fs::read_dir(&self.folder).into_iter().flatten();
         for entry in entries.take(MOST_KERNELS).flatten() {
-            let name = entry.file_name();
-            if self.known.contains(&name) {
-                continue;
-            }
+            // Triton creates the folder of a kernel before its files.
+            let written = entry.metadata().and_then(|known| known.modified());
+            is_complete &= written.is_ok_and(is_settled);
             let files = std::fs::read_dir(entry.path()).into_iter().flatten().flatten();
             let paths = files.map(|file| file.path());
-            let mut is_found = false;
             for path in paths.filter(|path| path.extension().is_some_and(|is| is == "cubin")) {
                 let file = path.symlink_metadata().ok().filter(|known| known.is_file());
                 if let Some(bytes) = file.and_then(|known| usize::try_from(known.len()).ok()) {
                     self.cubins.entry(bytes).or_default().push((path, None));
-                    is_found = true;
                 }
-            }
-            // Triton creates the folder of a kernel before its files.
-            let written = entry.metadata().and_then(|known| known.modified());
-            if is_found || written.is_ok_and(is_settled) {
-                self.known.insert(name);
-            } else {
-                is_complete = false;
             }
         }
         self.modified = modified.filter(|_| is_complete);

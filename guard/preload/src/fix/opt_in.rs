@@ -54,7 +54,7 @@ unsafe fn set_missing(launch: &Launch) -> Option<Vec<OptIn>> {
     // SAFETY: by this function's contract.
     let (limits, name, function) = unsafe {
         let name = driver.name_of(launch.kernel)?.to_string_lossy();
-        (launch.kernel_limits(driver, &name), name, driver.function_of(launch.kernel))
+        (driver.limits_for(launch, &name), name, driver.function_of(launch.kernel))
     };
     let shared = request.dynamic_shared_bytes;
     let needs_shared = limits.max_dynamic_shared_bytes.is_some_and(|most| shared > most)

@@ -90,7 +90,7 @@ impl Prepared {
         // SAFETY: the program is launching the kernel just now, and the others are of the same module.
         let [limits, shifted, folded] = unsafe {
             handles.iter().for_each(|form| driver.copy_attributes(launch.kernel, *form));
-            let of = |kernel| Launch { kernel, ..*launch }.kernel_limits(driver, &name);
+            let of = |kernel| driver.limits_for(&Launch { kernel, ..*launch }, &name);
             [launch.kernel, handles[0], handles[1]].map(of)
         };
         let &EntryReport { reads_block_index, reads_grid_size, .. } = entry;

@@ -2,7 +2,7 @@
 
 use core::ffi::c_int;
 use core::ptr;
-use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use core::sync::atomic::{AtomicBool, Ordering};
 use std::ffi::CString;
 
 use gridguard::ptx::{EntryReport, Extracted, Rewritten, Variable, extract, rewrite_entries};
@@ -18,7 +18,6 @@ use crate::watch::slot_cache::{SlotCache, hash_of};
 /// Kernels of machine code that are repaired.
 const MOST: usize = 16_384;
 static SIDECARS: SlotCache<Sidecar, { 1 << 15 }, MOST> = SlotCache::new();
-static COUNT: AtomicUsize = AtomicUsize::new(0);
 
 /// The sidecar of a kernel in a context, or why there is none.
 struct Sidecar {
@@ -68,30 +67,17 @@ pub(super) unsafe fn image_for(
     let context = written(0, |id| Some(unsafe { driver.context_id?(ptr::null_mut(), id) }));
     let context = context.ok_or("the driver is older than CUDA 12")?;
     let container = (kernel.container, kernel.load);
-    let mut fresh = None;
-    let hash = hash_of(&(container, context, &kernel.name));
-    let sidecar = SIDECARS.get(hash, || {
+    let sidecar = SIDECARS.get(hash_of(&(container, context, &kernel.name)), || {
         // SAFETY: by this function's contract.
         let image = relaxed(driver, || unsafe { make(kernel, origin, launch, driver) });
-        fresh = image.as_ref().ok().map(|image| image.module.0);
-        COUNT.fetch_add(1, Ordering::Relaxed);
         Sidecar { container, context, image, is_unloaded: AtomicBool::new(false) }
     });
-    let image = sidecar.map(|sidecar| sidecar.image.as_ref());
-    // Another thread made the same sidecar meanwhile.
-    if let Some(fresh) = fresh
-        && !image.is_some_and(|image| image.is_ok_and(|image| image.module.0 == fresh))
-    {
-        Module(fresh).unload(driver);
-    }
-    image.ok_or("16384 kernels of machine code were repaired before it")?.map_err(Reason::clone)
+    let image = &sidecar.ok_or("16384 kernels of machine code were repaired before it")?.image;
+    image.as_ref().map_err(Reason::clone)
 }
 
 /// Unloads the sidecars of the kernels of this module or library, which was unloaded.
 pub(super) fn unloaded(driver: &Driver, container: (usize, u64)) {
-    if COUNT.load(Ordering::Relaxed) == 0 {
-        return;
-    }
     // SAFETY: the pointer is to a live number; null stands for the current context.
     let current = written(0, |id| Some(unsafe { driver.context_id?(ptr::null_mut(), id) }));
     let of_container = |sidecar: &&Sidecar| {

@@ -4,7 +4,7 @@ use core::ffi::{CStr, c_char, c_int, c_uint, c_void};
 use std::ffi::CString;
 
 use crate::driver::abi::{Handle, SUCCESS, Status};
-use crate::driver::functions::{beside, replacements};
+use crate::driver::functions::{FUNCTIONS, beside, replacements};
 use crate::driver::written;
 use crate::fix::compilers;
 use crate::process::{self, guarded, reserve};
@@ -32,19 +32,16 @@ replacements! {
         kept(call, linker, || unsafe { compilers::begun(*linker, texts(options, count)) })
     }
 
-    /// `nvJitLinkAddData`.
-    link_data(linker: Handle, kind: c_int, data: *const c_void, bytes: usize, name: *const c_char)
+    /// `nvJitLinkAddData`, and `nvJitLinkAddFile` with a path and no more.
+    link_input(linker: Handle, kind: c_int, data: *const c_void, bytes: usize, name: *const c_char)
     |_through, call| {
         kept(call, linker, || {
+            let is_data = FUNCTIONS[H].name == b"nvJitLinkAddData" && !data.is_null();
             // SAFETY: the successful call read so many bytes.
-            let data = (!data.is_null()).then(|| unsafe { core::slice::from_raw_parts(data.cast(), bytes) });
+            let data = is_data.then(|| unsafe { core::slice::from_raw_parts(data.cast(), bytes) });
             compilers::added(linker, kind, data);
         })
     }
-
-    /// `nvJitLinkAddFile`.
-    link_file(linker: Handle, kind: c_int, path: *const c_char)
-    |_through, call| { kept(call, linker, || compilers::added(linker, kind, None)) }
 
     /// `nvJitLinkGetLinkedCubin`.
     linked(linker: Handle, cubin: *mut c_void)

@@ -19,68 +19,52 @@ type Dlvsym = unsafe extern "C" fn(*mut c_void, *const c_char, *const c_char) ->
 
 /// Defines the function that other libraries find under this name.
 macro_rules! entry {
-    ($name:ident, $choose:path) => {
+    ($name:ident, $number:literal) => {
         #[cfg(not(test))]
         #[unsafe(no_mangle)]
         #[unsafe(naked)]
         unsafe extern "C" fn $name() {
-            crate::hook::trampoline::trampoline!($choose, 0);
+            crate::hook::trampoline::trampoline!(choose, $number);
         }
     };
 }
 
-entry!(dlsym, choose);
-entry!(dlvsym, choose_version);
+entry!(dlsym, 0);
+entry!(dlvsym, 1);
 
-unsafe extern "C" fn choose(handle: *mut c_void, name: *const c_char) -> Choice {
-    let real = real(&REAL_DLSYM, || elf::next(c"dlsym"));
-    // SAFETY: the caller's own arguments for the function `dlsym` at this address.
-    let find = || unsafe { mem::transmute::<*mut c_void, Dlsym>(real)(handle, name) };
-    // SAFETY: the name is null or a string, as `dlsym` demands of its caller.
-    unsafe { outcome(handle, name, real, find) }
-}
-
-unsafe extern "C" fn choose_version(
+/// The answer of `dlsym`, or with `number` 1 of `dlvsym`: a jump to the next library's function, or the replacement of what
+/// that returns.
+unsafe extern "C" fn choose(
     handle: *mut c_void,
     name: *const c_char,
     version: *const c_char,
+    number: usize,
 ) -> Choice {
-    let real = real(&REAL_DLVSYM, || elf::next(c"dlvsym"));
-    // SAFETY: the caller's own arguments for the function `dlvsym` at this address.
-    let find = || unsafe { mem::transmute::<*mut c_void, Dlvsym>(real)(handle, name, version) };
-    // SAFETY: the name is null or a string, as `dlvsym` demands of its caller.
-    unsafe { outcome(handle, name, real, find) }
-}
-
-/// A jump to `real`, or for an intercepted function its replacement. `find` is a call of `real`.
-///
-/// # Safety
-///
-/// `name` is null or points to a string.
-unsafe fn outcome(
-    handle: *mut c_void,
-    name: *const c_char,
-    real: *mut c_void,
-    find: impl FnOnce() -> *mut c_void,
-) -> Choice {
-    // SAFETY: by this function's contract: the name is null or a string, and a function is only found for a string.
-    unsafe {
-        match function_of(handle, name) {
-            Some(function) => Choice::value(replaced(function, find(), (handle, name))),
-            None if !name.is_null() && triton::MODULES.contains(&CStr::from_ptr(name)) => {
-                Choice::value(triton::initialiser(find()))
-            }
-            None => {
-                if !name.is_null()
-                    && is_unknown_launch(CStr::from_ptr(name).to_bytes())
-                    && !find().is_null()
-                {
-                    unwatched::note(CStr::from_ptr(name).to_bytes());
-                }
-                Choice::enter(real)
-            }
-        }
+    let real = match number {
+        0 => real(&REAL_DLSYM, || elf::next(c"dlsym")),
+        _ => real(&REAL_DLVSYM, || elf::next(c"dlvsym")),
+    };
+    // A caller that asks for the next function after itself is between this library and the driver, and a replacement
+    // would call it again.
+    if name.is_null() || handle == libc::RTLD_NEXT {
+        return Choice::enter(real);
     }
+    // SAFETY: the caller's own arguments for the function at this address. `dlsym` does not read the register of the
+    // version.
+    let find = || unsafe { mem::transmute::<*mut c_void, Dlvsym>(real)(handle, name, version) };
+    // SAFETY: not null, so a string, as `dlsym` demands of its caller.
+    let text = unsafe { CStr::from_ptr(name) };
+    if let Some(function) = table::by_symbol(text) {
+        // SAFETY: a string.
+        return Choice::value(unsafe { replaced(function, find(), (handle, name)) });
+    }
+    if triton::MODULES.contains(&text) {
+        return Choice::value(triton::initialiser(find()));
+    }
+    if is_unknown_launch(text.to_bytes()) && !find().is_null() {
+        unwatched::note(text.to_bytes());
+    }
+    Choice::enter(real)
 }
 
 /// The replacement of `found`, the result of the next library.
@@ -117,20 +101,6 @@ unsafe fn replaced(
         }
     }
     table::replace(function, next)
-}
-
-/// The intercepted function called `name`. `None` for a caller that asks for the next function after itself: it is
-/// between this library and the driver, and a replacement would call it again.
-///
-/// # Safety
-///
-/// `name` is null or points to a string.
-unsafe fn function_of(handle: *mut c_void, name: *const c_char) -> Option<usize> {
-    if name.is_null() || handle == libc::RTLD_NEXT {
-        return None;
-    }
-    // SAFETY: not null, so a string by this function's contract.
-    table::by_symbol(unsafe { CStr::from_ptr(name) })
 }
 
 /// The function that `find` returns, found once.

@@ -21,9 +21,11 @@ pub(crate) fn run<R>(work: impl FnOnce() -> R) -> Option<R> {
     if Flag::Guarded.replace(true) {
         return caught();
     }
-    let before = errno();
+    // SAFETY: the C library returns the address of this thread's own variable.
+    let (errno, before) = unsafe { (libc::__errno_location(), *libc::__errno_location()) };
     let result = undisturbed(|| on_own_stack(caught).flatten());
-    set_errno(before);
+    // SAFETY: as above.
+    unsafe { errno.write(before) };
     Flag::Guarded.replace(false);
     result
 }
@@ -127,16 +129,6 @@ unsafe extern "C" fn switch(data: *mut c_void, work: extern "C" fn(*mut c_void),
         "ret",
         ".cfi_endproc",
     );
-}
-
-fn errno() -> c_int {
-    // SAFETY: the C library returns the address of this thread's own variable.
-    unsafe { *libc::__errno_location() }
-}
-
-fn set_errno(value: c_int) {
-    // SAFETY: the C library returns the address of this thread's own variable.
-    unsafe { *libc::__errno_location() = value };
 }
 
 unsafe extern "C" {

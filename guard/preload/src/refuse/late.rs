@@ -54,18 +54,14 @@ fn report(through: (usize, usize), status: Status) -> String {
     let error = Driver::of(through).error(status);
     let suspects = recent::suspects();
     let streams: BTreeSet<_> = suspects.iter().map(|one| one.stream).collect();
-    let mut lines = vec![match (suspects.len(), streams.len()) {
-        (0, _) => ("suspects", "none on record".to_owned()),
-        (1, _) => ("launch", "the only one that was not known to have succeeded:".to_owned()),
-        (many, 1) => {
-            ("suspects", format!("{many} launches since the last synchronisation, newest first:"))
-        }
-        (many, streams) => (
-            "suspects",
-            format!(
-                "{many} launches on {streams} streams since their last synchronisation, newest first:"
-            ),
-        ),
+    let on_streams = match streams.len() {
+        1 => "since the last synchronisation".to_owned(),
+        many => format!("on {many} streams since their last synchronisation"),
+    };
+    let mut lines = vec![match suspects.len() {
+        0 => ("suspects", "none on record".to_owned()),
+        1 => ("launch", "the only one that was not known to have succeeded:".to_owned()),
+        many => ("suspects", format!("{many} launches {on_streams}, newest first:")),
     }];
     for Suspect { kernel, stream, grid: [x, y, z] } in suspects.iter().take(SHOWN) {
         let name = || table::find(*kernel).map(|entry| demangled(&entry.kernel().name()));

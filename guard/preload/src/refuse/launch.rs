@@ -124,7 +124,7 @@ impl Refusal {
         let (kernel, occupancy) = match device {
             // SAFETY: the driver knows the kernel, which the program is launching just now.
             Some(device) if knows_kernel(launch, status) => unsafe {
-                (launch.kernel_limits(driver, name), driver.occupancy(launch, device))
+                (driver.limits_for(launch, name), driver.occupancy(launch, device))
             },
             _ => (KernelLimits::unknown(name), OccupancyLimits::UNKNOWN),
         };

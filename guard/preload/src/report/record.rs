@@ -33,7 +33,7 @@ pub(crate) fn left_out() -> usize {
 /// The launch as one line of JSON.
 fn line(launch: &Launch, name: &str) -> String {
     // SAFETY: the program launched the kernel just now.
-    let kernel = unsafe { launch.kernel_limits(Driver::of(launch.through), name) };
+    let kernel = unsafe { Driver::of(launch.through).limits_for(launch, name) };
     let mut request = serde_json::to_value(launch.request()).unwrap_or_default();
     if let Value::Object(fields) = &mut request {
         fields.insert("name".into(), name.into());
