@@ -256,8 +256,8 @@ impl Driver {
         let version = written(0, |version| Some(unsafe { self.driver_version?(version) }));
         let known = |(_, since): &&(c_int, c_int)| version.is_some_and(|version| *since <= version);
         for &(attribute, _) in SETTABLE.iter().filter(known) {
-            // SAFETY: the functions are loaded, the pointer is to a live integer.
             let [wanted, known] = [kernel, form].map(|function| {
+                // SAFETY: the functions are loaded, the pointer is to a live integer.
                 written(0, |value| Some(unsafe { ask(value, attribute, function) }))
             });
             if let Some(wanted) = wanted.filter(|_| known.is_some() && wanted != known) {
@@ -275,8 +275,8 @@ impl Driver {
     unsafe fn kernel_limits(&self, kernel: Handle, name: &str) -> KernelLimits {
         // SAFETY: by this function's contract.
         let function = unsafe { self.function_of(kernel) };
-        // SAFETY: the function is loaded; the pointer is to a live integer.
         let ask = |number| {
+            // SAFETY: the function is loaded; the pointer is to a live integer.
             written(0, |value| Some(unsafe { self.function_attribute?(value, number, function) }))
         };
         KernelLimits::from_attributes(name, |number| ask(number).ok_or(()))
