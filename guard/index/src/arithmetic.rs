@@ -72,7 +72,7 @@ impl<'a> Trace<'_, 'a> {
         };
         let (Some(one), Some(two)) = (self.source(one), self.source(two)) else { return false };
         let (left, right) = if is_exchanged { (two, one) } else { (one, two) };
-        if [left, right].iter().any(|node| self.nodes[*node].condition.is_some()) {
+        if [left, right].iter().any(|node| self.nodes[*node].is_predicate) {
             return false;
         }
         let inputs = match order {
@@ -80,7 +80,9 @@ impl<'a> Trace<'_, 'a> {
             Order::Equal => [left, right].map(|node| self.taken(node, kind, true)).into(),
             _ => self.inputs(&[left, right], kind),
         };
-        let compare = Compare { order, is_signed: kind.is_signed, bits: kind.bits, left, right };
+        let [left_value, right] = [left, right].map(|node| self.nodes[node].value.clone());
+        let Type { is_signed, bits, .. } = kind;
+        let compare = Compare { order, is_signed, bits, left: left_value, right, node: left };
         let mut node = self.predicate(Condition::Compare(compare), inputs);
         if is_negated {
             node = self.logical(Condition::Not(node), &[node]);
@@ -114,10 +116,10 @@ impl<'a> Trace<'_, 'a> {
                 Operand::Register(register) => self.read(*register),
                 // 0 < 1, or else 0 < 0
                 Operand::Constant(value) => {
-                    let [left, right] = [0, i128::from(*value != 0)]
-                        .map(|value| self.push(Poly::constant(value), Vec::new()));
+                    let (left, right) = (Poly::default(), Poly::constant((*value != 0).into()));
+                    let node = self.push(left.clone(), Vec::new());
                     let (order, is_signed, bits) = (Order::Less, true, 32);
-                    let compare = Compare { order, is_signed, bits, left, right };
+                    let compare = Compare { order, is_signed, bits, left, right, node };
                     self.predicate(Condition::Compare(compare), Vec::new())
                 }
                 _ => return false,

@@ -3,11 +3,11 @@
 use std::collections::{HashMap, HashSet};
 
 use super::bound::{Bound, Bounds};
-use super::condition::Condition;
+use super::condition::{Compare, Condition};
 use super::poly::Poly;
 use super::sizes::{Reason, Size};
 use super::trace::{ALL_BITS, Taken, Trace};
-use super::values::{Kind, Origin, Test, Values};
+use super::values::{Kind, Origin, Values};
 
 /// A value that an instruction takes as a number of 32 bits, or as one of 64 bits without a sign.
 pub(super) struct Check {
@@ -25,7 +25,7 @@ pub(super) struct Check {
     /// Why it is unknown what follows if the value exceeds its type.
     pub(super) doubt: Option<Reason>,
     /// The comparison that takes the value.
-    pub(super) compare: Option<Test>,
+    pub(super) compare: Option<Compare>,
 }
 
 /// The checks of an entry.
@@ -58,7 +58,7 @@ impl Checks {
     pub(super) fn of(trace: &Trace<'_, '_>) -> Self {
         let mut checks = Self { doubt: trace.doubt, ..Self::default() };
         let (mut seen, mut known, mut count) = (HashMap::new(), HashSet::new(), 0);
-        let is_predicate = |node: usize| trace.nodes[node].condition.is_some();
+        let is_predicate = |node: usize| trace.nodes[node].is_predicate;
         let mut open: Vec<Visit> = trace
             .uses
             .iter()
@@ -92,7 +92,7 @@ impl Checks {
                 let why = visit.doubt.filter(|doubt| *doubt == Reason::Loaded).unwrap_or(why);
                 checks.doubt = worst(checks.doubt, Some((why, node.instruction)));
             }
-            let is_address = visit.is_address && node.condition.is_none();
+            let is_address = visit.is_address && !node.is_predicate;
             let (is_linear, is_extension) = kind_of(trace, visit.node);
             for input in &node.inputs {
                 // A choice between values that are compared again may not matter.
@@ -148,8 +148,10 @@ impl Check {
         taken_as: Taken,
         is_extension: bool,
     ) -> Option<Self> {
-        let compare = matches!(trace.nodes[visit.node].condition, Some(Condition::Compare(_)))
-            .then(|| trace.test(visit.node, 0));
+        let compare = match trace.values.conditions.get(&visit.node) {
+            Some(Condition::Compare(compare)) => Some(compare.clone()),
+            _ => None,
+        };
         let may_be_negative = compare.is_some() || visit.is_sum && is_extension;
         let is_idle = taken_as.bits > 32 && may_be_negative;
         if is_idle || is_covered(trace, next.node, taken_as) {
@@ -241,9 +243,12 @@ fn origin(trace: &Trace<'_, '_>, mut node: usize) -> usize {
             .value
             .as_atom()
             .is_some_and(|atom| matches!(trace.values.get(atom).kind, Kind::Join(_)));
-        match trace.nodes[node].inputs.iter().rev().find(|input| {
-            is_join && input.node != node && trace.nodes[input.node].condition.is_none()
-        }) {
+        match trace.nodes[node]
+            .inputs
+            .iter()
+            .rev()
+            .find(|input| is_join && input.node != node && !trace.nodes[input.node].is_predicate)
+        {
             Some(input) => node = input.node,
             None => break,
         }
@@ -261,7 +266,7 @@ fn has_taken(trace: &Trace<'_, '_>, node: usize) -> bool {
         }
         let values = inputs.iter().map(|input| input.node);
         let new: Vec<usize> = values
-            .filter(|node| trace.nodes[*node].condition.is_none() && !seen.contains(node))
+            .filter(|node| !trace.nodes[*node].is_predicate && !seen.contains(node))
             .collect();
         seen.extend(new);
         next += 1;

@@ -56,8 +56,7 @@ impl Open<'_> {
     fn context(&mut self, context: u32) {
         let mut next = Some(context);
         while let Some(id) = next.filter(|id| self.contexts.insert(*id)) {
-            let context = usize::try_from(id).ok().and_then(|id| self.values.contexts.get(id));
-            let Some(context) = context else { return };
+            let Some(context) = self.values.at(id) else { return };
             self.polys.extend(context.facts.iter().chain(&context.unequal));
             next = context.parent;
         }

@@ -4,8 +4,8 @@ use super::bound::Bounds;
 use super::condition::{Compare, Condition, Order};
 use super::poly::Poly;
 use super::sizes::Sizes;
-use super::trace::Trace;
-use super::values::{Context, Kind, LANE, Op, Origin, Test, Values};
+use super::trace::{Trace, index};
+use super::values::{Context, Kind, LANE, Op, Origin, Values};
 
 impl Trace<'_, '_> {
     /// A context below `parent` in which the condition of `node` is `truth`.
@@ -16,9 +16,9 @@ impl Trace<'_, '_> {
         for _ in 0..MOST_CONDITIONS {
             let Some((node, truth)) = open.pop() else { break };
             let before = facts.len() + unequal.len();
-            match (self.nodes[node].condition, truth) {
+            match (self.values.conditions.get(&node).cloned(), truth) {
                 (Some(Condition::Compare(compare)), _) => {
-                    self.compared(parent, compare, truth, &mut facts, &mut unequal);
+                    self.compared(parent, &compare, truth, &mut facts, &mut unequal);
                     unfollowed
                         .extend((facts.len() + unequal.len() == before).then_some((node, truth)));
                 }
@@ -38,25 +38,23 @@ impl Trace<'_, '_> {
     fn compared(
         &mut self,
         context: u32,
-        compare: Compare,
+        compare: &Compare,
         truth: bool,
         facts: &mut Vec<Poly>,
         unequal: &mut Vec<Poly>,
     ) {
-        let left = self.nodes[compare.left].value.clone();
-        let right = self.nodes[compare.right].value.clone();
+        let (left, right) = (&compare.left, &compare.right);
         // `smaller + gap <= larger`
         let (smaller, larger, gap) = match (compare.order, truth) {
-            (Order::Less, true) => (&left, &right, 1),
-            (Order::Less, false) => (&right, &left, 0),
-            (Order::LessOrEqual, true) => (&left, &right, 0),
-            (Order::LessOrEqual, false) => (&right, &left, 1),
+            (Order::Less, true) => (left, right, 1),
+            (Order::Less, false) => (right, left, 0),
+            (Order::LessOrEqual, true) => (left, right, 0),
+            (Order::LessOrEqual, false) => (right, left, 1),
             (Order::Equal, true) => {
-                self.equal(compare, &left, &right, facts);
-                return;
+                return self.equal(compare, facts);
             }
             (Order::Equal, false) => {
-                let Some(difference) = left.plus(&right, -1) else { return };
+                let Some(difference) = left.plus(right, -1) else { return };
                 if self.is_nonnegative(&difference, context) {
                     facts.extend(Poly::constant(1).plus(&difference, -1));
                 }
@@ -75,12 +73,12 @@ impl Trace<'_, '_> {
         }
     }
 
-    fn equal(&self, compare: Compare, left: &Poly, right: &Poly, facts: &mut Vec<Poly>) {
+    fn equal(&self, compare: &Compare, facts: &mut Vec<Poly>) {
+        let Compare { left, right, node, .. } = compare;
         let Some(difference) = left.plus(right, -1) else { return };
         facts.extend(difference.scaled(-1));
         // A number whose upper bits are masked is small.
-        let node = &self.nodes[compare.left];
-        if let ([value, mask], b"and") = (&node.inputs[..], self.opcode(compare.left))
+        if let ([value, mask], b"and") = (&self.nodes[*node].inputs[..], self.opcode(*node))
             && let Some(mask) = self.nodes[mask.node].value.as_constant()
             && let lowest = 1_i128 << mask.trailing_zeros().min(64)
             && (mask == -lowest || mask.saturating_add(lowest) >= MOST_ITEMS)
@@ -131,7 +129,7 @@ impl Trace<'_, '_> {
                 if core::mem::replace(&mut self.nodes[node].origin, origin) < origin {
                     has_changed = true;
                     if let Some(atom) = self.nodes[node].value.as_atom() {
-                        self.values.depend(atom, origin);
+                        self.values.atoms[index(atom)].origin = origin;
                     }
                 }
             }
@@ -144,34 +142,17 @@ impl Trace<'_, '_> {
             let is_open = parent.is_some_and(|parent| self.values.is_open(parent))
                 || unfollowed.iter().any(|(node, _)| self.nodes[*node].origin > Origin::Data)
                 || !facts.iter().all(|fact| self.values.is_followed(fact));
-            let tests =
-                unfollowed.iter().map(|(node, truth)| (self.test(*node, 0), *truth)).collect();
-            (self.values.contexts[id].is_open, self.values.contexts[id].tests) = (is_open, tests);
+            self.values.contexts[id].is_open = is_open;
         }
-    }
-
-    pub(super) fn test(&self, node: usize, depth: usize) -> Test {
-        let of = |node| Box::new(self.test(node, depth + 1));
-        match self.nodes[node].condition.filter(|_| depth < MOST_TESTS) {
-            Some(Condition::Compare(Compare { order, is_signed, bits, left, right })) => {
-                let [left, right] = [left, right].map(|node| self.nodes[node].value.clone());
-                Test::Compare { order, bits: (!is_signed).then_some(bits), left, right }
+        for (node, condition) in &mut self.values.conditions {
+            if let Condition::Unknown(is_data) = condition {
+                *is_data = self.nodes[*node].origin == Origin::Data;
             }
-            Some(Condition::Not(one)) => Test::Not(of(one)),
-            Some(Condition::Both(one, two)) => Test::Both(of(one), of(two)),
-            Some(Condition::AnyOf(one, two)) => Test::AnyOf(of(one), of(two)),
-            _ => Test::Unknown(self.nodes[node].origin == Origin::Data),
         }
     }
 }
 
 impl Values {
-    fn depend(&mut self, atom: u32, origin: Origin) {
-        if let Some(atom) = usize::try_from(atom).ok().and_then(|id| self.atoms.get_mut(id)) {
-            atom.origin = origin;
-        }
-    }
-
     /// Whether `poly` has no values of the launch that are not followed.
     fn is_followed(&self, poly: &Poly) -> bool {
         poly.atoms().map(|atom| self.get(atom)).all(|atom| {
@@ -184,14 +165,11 @@ impl Values {
 
     /// The values that are known not to be zero at `context` itself, the nearest first. Parents are not included.
     pub(super) fn unequal(&self, context: u32) -> &[Poly] {
-        let context = usize::try_from(context).ok().and_then(|id| self.contexts.get(id));
-        context.map(|context| &context.unequal[..]).unwrap_or_default()
+        self.at(context).map(|context| &context.unequal[..]).unwrap_or_default()
     }
 }
 
 const MOST_CONDITIONS: usize = 64;
-/// Conditions that are nested more deeply are not followed.
-const MOST_TESTS: usize = 6;
 /// After more passes, every value may depend on the grid.
 const MOST_PASSES: usize = 16;
 /// No launch has numbers as large as this. Compilers mask off higher bits if a shift drops them.

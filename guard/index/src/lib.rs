@@ -2,11 +2,13 @@
 #![deny(unsafe_code)]
 
 mod arithmetic;
+mod atoms;
 mod bound;
 mod checks;
 mod code;
 mod condition;
 mod depends;
+mod effects;
 mod entries;
 mod facts;
 mod flow;

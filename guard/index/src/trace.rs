@@ -17,8 +17,8 @@ pub(super) struct Node {
     pub(super) inputs: Vec<Input>,
     /// The instruction that computes it.
     pub(super) instruction: usize,
-    /// The condition of a predicate. A node with a condition has no value.
-    pub(super) condition: Option<Condition>,
+    /// Whether it is a predicate, which has a condition and no value.
+    pub(super) is_predicate: bool,
     pub(super) origin: Origin,
     /// Why the value may differ from the exact one even if those of its inputs do not.
     pub(super) doubt: Option<Reason>,
@@ -289,11 +289,11 @@ impl<'c, 'a> Trace<'c, 'a> {
     ) -> usize {
         let (mut low, mut high) = (i128::MAX, i128::MIN);
         let (mut incoming, mut inputs) = (Vec::new(), Vec::new());
-        if nodes.iter().any(|(node, _)| self.nodes[*node].condition.is_some()) {
+        if nodes.iter().any(|(node, _)| self.nodes[*node].is_predicate) {
             let inputs = nodes
                 .iter()
                 .map(|(node, context)| Input { context: Some(*context), ..Input::of(*node) });
-            return self.predicate(Condition::Unknown, inputs.collect());
+            return self.predicate(Condition::Unknown(false), inputs.collect());
         }
         for (node, context) in nodes {
             let value = self.nodes[*node].value.clone();
@@ -323,7 +323,7 @@ impl<'c, 'a> Trace<'c, 'a> {
         let Some(atom) = self.nodes[join].value.as_atom() else { return };
         let Kind::Join(number) = self.values.get(atom).kind else { return };
         let value = match from.map(|node| &self.nodes[node]) {
-            Some(node) if node.condition.is_none() => node.value.clone(),
+            Some(node) if !node.is_predicate => node.value.clone(),
             _ => self.values.opaque(Reason::Instruction, 0, i128::from(u32::MAX)),
         };
         self.values.joins[number].incoming.push(Incoming { value, context, is_back: true });
@@ -358,7 +358,7 @@ impl<'c, 'a> Trace<'c, 'a> {
             value,
             inputs,
             instruction: self.at,
-            condition: None,
+            is_predicate: false,
             origin,
             doubt: None,
         });
@@ -367,7 +367,8 @@ impl<'c, 'a> Trace<'c, 'a> {
 
     pub(super) fn predicate(&mut self, condition: Condition, inputs: Vec<Input>) -> usize {
         let node = self.push(Poly::default(), inputs);
-        self.nodes[node].condition = Some(condition);
+        self.nodes[node].is_predicate = true;
+        self.values.conditions.insert(node, condition);
         node
     }
 

@@ -2,25 +2,10 @@
 
 use std::collections::HashMap;
 
-use super::condition::Order;
+use super::condition::Condition;
 use super::poly::Poly;
 use super::sizes::{Reason, Size};
-
-/// A condition that no fact expresses.
-#[derive(Clone)]
-pub(super) enum Test {
-    Compare {
-        order: Order,
-        bits: Option<u32>,
-        left: Poly,
-        right: Poly,
-    },
-    Not(Box<Test>),
-    Both(Box<Test>, Box<Test>),
-    AnyOf(Box<Test>, Box<Test>),
-    /// Not followed; whether it depends on data alone.
-    Unknown(bool),
-}
+use super::trace::index;
 
 /// The meaning of an atom.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
@@ -115,8 +100,6 @@ pub(super) struct Context {
     pub(super) unequal: Vec<Poly>,
     /// The nodes of conditions that are not expressed by facts, and whether they are true.
     pub(super) unfollowed: Vec<(usize, bool)>,
-    /// These conditions.
-    pub(super) tests: Vec<(Test, bool)>,
     /// Whether a condition of the launch is not followed, so that control may never come here.
     pub(super) is_open: bool,
 }
@@ -127,6 +110,8 @@ pub(super) struct Values {
     ids: HashMap<Kind, u32>,
     pub(super) joins: Vec<Join>,
     pub(super) contexts: Vec<Context>,
+    /// The conditions of predicates by their nodes.
+    pub(super) conditions: HashMap<usize, Condition>,
     /// The contexts that combine the facts of two others.
     combined: HashMap<(u32, u32), u32>,
     /// The block sizes that the entry states.
@@ -226,26 +211,22 @@ impl Values {
         if let Some(known) = self.combined.get(&(one, other)) {
             return *known;
         }
-        let facts = self.facts(one);
+        let (parent, facts) = (Some(other), self.facts(one));
         let is_open = self.is_open(one) || self.is_open(other);
-        let tests =
-            self.contexts.get(usize::try_from(one).unwrap_or(0)).map(|one| one.tests.clone());
-        let tests = tests.unwrap_or_default();
-        let both = self.context(Context {
-            parent: Some(other),
-            facts,
-            tests,
-            is_open,
-            ..Context::default()
-        });
+        let unfollowed = self.at(one).map(|one| one.unfollowed.clone()).unwrap_or_default();
+        let both =
+            self.context(Context { parent, facts, unfollowed, is_open, ..Context::default() });
         self.combined.insert((one, other), both);
         both
     }
 
     /// Whether control may never come to `context`.
     pub(super) fn is_open(&self, context: u32) -> bool {
-        usize::try_from(context)
-            .is_ok_and(|id| self.contexts.get(id).is_some_and(|one| one.is_open))
+        self.at(context).is_some_and(|one| one.is_open)
+    }
+
+    pub(super) fn at(&self, context: u32) -> Option<&Context> {
+        self.contexts.get(index(context))
     }
 
     /// The facts at `context`, the nearest first.
@@ -253,10 +234,7 @@ impl Values {
         let mut facts = Vec::new();
         let mut next = Some(context);
         for _ in 0..MOST_CONTEXTS {
-            let Some(context) = next.and_then(|id| self.contexts.get(usize::try_from(id).ok()?))
-            else {
-                break;
-            };
+            let Some(context) = next.and_then(|id| self.at(id)) else { break };
             facts.extend(context.facts.iter().cloned());
             next = context.parent;
             if facts.len() >= MOST_FACTS {
@@ -269,7 +247,7 @@ impl Values {
 
     pub(super) fn get(&self, atom: u32) -> &Atom {
         // Ids come from `insert` alone.
-        &self.atoms[usize::try_from(atom).unwrap_or(0)]
+        &self.atoms[index(atom)]
     }
 
     /// Whether `value` is no result of arithmetic, so that it cannot have wrapped.
@@ -288,9 +266,8 @@ impl Values {
 
     /// A parameter that an instruction takes as a signed number is at most the largest signed number.
     pub(super) fn take_as_signed(&mut self, parameter: u32) {
-        if let Some(atom) = usize::try_from(parameter).ok().and_then(|id| self.atoms.get_mut(id)) {
-            atom.high = atom.high.min(i128::from(i32::MAX));
-        }
+        let high = &mut self.atoms[index(parameter)].high;
+        *high = (*high).min(i128::from(i32::MAX));
     }
 
     pub(super) fn is_size(&self, poly: &Poly) -> bool {

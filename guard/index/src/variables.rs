@@ -3,6 +3,7 @@
 use super::bound::{Bound, Bounds, greatest_of, is_unbounded};
 use super::poly::{Poly, without};
 use super::sizes::Reason;
+use super::trace::index;
 use super::values::{Incoming, Join, Kind, Op};
 
 impl Bounds<'_> {
@@ -156,6 +157,27 @@ impl Bounds<'_> {
         None
     }
 
+    /// `poly` with a minimum or maximum replaced by the operand that a fact decides for.
+    pub(super) fn decided(&mut self, poly: &Poly, atom: u32, context: u32) -> Option<Poly> {
+        let Kind::Binary(op @ (Op::Least | Op::Greatest), one, two) = &self.values.get(atom).kind
+        else {
+            return None;
+        };
+        let (is_least, pair) = (*op == Op::Least, [one.clone(), two.clone()]);
+        let mut is_at_most = |less: &Poly, more: &Poly| {
+            let gap = less.plus(more, -1).and_then(|gap| self.stated(&gap, context));
+            gap.is_some_and(|gap| gap <= 0)
+        };
+        let [one, two] = &pair;
+        let value = match () {
+            () if is_at_most(one, two) => &pair[usize::from(!is_least)],
+            () if is_at_most(two, one) => &pair[usize::from(is_least)],
+            () => return None,
+        };
+        let (factor, rest) = poly.split(atom);
+        factor.times(value)?.plus(&rest, 1)
+    }
+
     /// `poly` with a loop's variable replaced by another one that the loop's condition limits.
     pub(super) fn by_counter(&mut self, poly: &Poly, atom: u32) -> Option<Poly> {
         let Kind::Join(number) = self.values.get(atom).kind else { return None };
@@ -177,10 +199,7 @@ impl Bounds<'_> {
         }
         let oldest = join.loop_atoms?;
         for other in (oldest..).take(MOST_VARIABLES) {
-            let Some(known) = usize::try_from(other).ok().and_then(|id| self.values.atoms.get(id))
-            else {
-                break;
-            };
+            let Some(known) = self.values.atoms.get(index(other)) else { break };
             let Kind::Join(number) = known.kind else { continue };
             let Some(variable) = self.values.joins.get(number) else { continue };
             if other == atom
@@ -208,9 +227,7 @@ impl Bounds<'_> {
     /// Whether the condition at the end of the loop limits the variable.
     fn is_limited(&self, atom: u32, join: &Join) -> bool {
         join.incoming.iter().filter(|incoming| incoming.is_back).all(|incoming| {
-            let own =
-                usize::try_from(incoming.context).ok().and_then(|id| self.values.contexts.get(id));
-            own.is_some_and(|own| {
+            self.values.at(incoming.context).is_some_and(|own| {
                 own.facts.iter().chain(&own.unequal).any(|fact| fact.atoms().any(|it| it == atom))
             })
         })

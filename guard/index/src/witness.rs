@@ -2,10 +2,10 @@
 
 use super::bound::Bounds;
 use super::checks::Check;
-use super::condition::Order;
+use super::condition::{Compare, Condition};
 use super::poly::Poly;
 use super::sizes::Size;
-use super::values::{Context, Kind, LANE, Op, Origin, Test, Values};
+use super::values::{Context, Kind, LANE, Op, Origin, Values};
 
 /// A thread, and what its values turned out to be.
 struct Thread<'b, 'v> {
@@ -29,7 +29,7 @@ impl Check {
         let size = |size| bounds.largest(size);
         let [grid, block] =
             [Size::Grid, Size::Block].map(|of| [0, 1, 2].map(|axis| (size(of(axis)) - 1).max(0)));
-        let (mut is_free, mut steps) = (false, 0);
+        let mut steps = 0;
         let mut reaches = |place: [i128; 3], thread: [i128; 3]| {
             let mut one = Thread::new(bounds, place, thread);
             let value = one.poly(&self.value, 0);
@@ -40,15 +40,12 @@ impl Check {
             one.is_assumed = false;
             let comes = one.holds(self.context);
             let holds = comes && !one.is_lost && (has_free || !one.is_assumed);
-            is_free |= has_free && !is_lost && holds;
+            let is_free = has_free && !is_lost && holds;
+            let decides = !exceeds
+                || has_free
+                || self.compare.as_ref().is_none_or(|compare| one.flips(compare, self));
             steps += one.steps;
-            (
-                exceeds,
-                holds
-                    && (!exceeds
-                        || has_free
-                        || self.compare.as_ref().is_none_or(|test| one.flips(test, self))),
-            )
+            (exceeds || is_free, holds && decides)
         };
         let of_x = [block[0], 0, block[0] / 2, block[0].min(31), block[0].min(1)];
         let threads = of_x.map(|x| if x == block[0] { block } else { [x, 0, 0] });
@@ -81,7 +78,7 @@ impl Check {
             })
         });
         bounds.steps += steps / STEPS_OF_A_PRODUCT;
-        found || is_free
+        found
     }
 }
 
@@ -157,9 +154,10 @@ impl<'b, 'v> Thread<'b, 'v> {
     fn holds(&mut self, context: u32) -> bool {
         let mut next = Some(context);
         while let Some(id) = next {
-            let contexts = &self.bounds.values.contexts;
-            let Some(one) = usize::try_from(id).ok().and_then(|id| contexts.get(id)) else { break };
-            let Context { parent, facts, unequal, tests, .. } = one;
+            let values: &Values = self.bounds.values;
+            let Some(Context { parent, facts, unequal, unfollowed, .. }) = values.at(id) else {
+                break;
+            };
             let known = (self.is_free, self.is_in_loop);
             let is_so = |one: &mut Self, it: Option<bool>| {
                 // Later turns may differ from the first one.
@@ -174,8 +172,8 @@ impl<'b, 'v> Thread<'b, 'v> {
             }) && unequal.iter().all(|one| {
                 let value = self.poly(one, 1).map(|value| value != 0);
                 is_so(self, value)
-            }) && tests.iter().all(|(test, truth)| {
-                let value = self.test(test).map(|value| value == *truth);
+            }) && unfollowed.iter().all(|(node, truth)| {
+                let value = self.test(*node, 0).map(|value| value == *truth);
                 is_so(self, value)
             });
             (self.is_free, self.is_in_loop) = known;
@@ -188,8 +186,7 @@ impl<'b, 'v> Thread<'b, 'v> {
     }
 
     /// Whether the comparison of a value that exceeds its type has another result than that of its exact value.
-    fn flips(&mut self, test: &Test, check: &Check) -> bool {
-        let Test::Compare { left, right, .. } = test else { return true };
+    fn flips(&mut self, compare: &Compare, check: &Check) -> bool {
         let cut = |it: i128| {
             let (least, all) =
                 (check.taken_as.least().max(-check.taken_as.most() - 1), 1 << check.taken_as.bits);
@@ -199,42 +196,38 @@ impl<'b, 'v> Thread<'b, 'v> {
                 it.rem_euclid(all)
             }
         };
-        let (Some(one), Some(two)) = (self.poly(left, 1), self.poly(right, 1)) else { return true };
-        compare(test, one, two) != compare(test, cut(one), cut(two))
+        let (Some(one), Some(two)) = (self.poly(&compare.left, 1), self.poly(&compare.right, 1))
+        else {
+            return true;
+        };
+        compare.holds(one, two) != compare.holds(cut(one), cut(two))
     }
 
-    fn test(&mut self, test: &Test) -> Option<bool> {
-        match test {
-            Test::Compare { left, right, .. } => {
-                compare(test, self.poly(left, 1)?, self.poly(right, 1)?)
+    /// Whether a predicate holds.
+    fn test(&mut self, node: usize, depth: usize) -> Option<bool> {
+        let values: &Values = self.bounds.values;
+        let Some(condition) = values.conditions.get(&node).filter(|_| depth < MOST_TESTS) else {
+            self.is_lost = true;
+            return None;
+        };
+        match condition {
+            Condition::Compare(compare) => {
+                Some(compare.holds(self.poly(&compare.left, 1)?, self.poly(&compare.right, 1)?))
             }
-            Test::Not(one) => self.test(one).map(|it| !it),
-            Test::Both(one, two) => match (self.test(one), self.test(two)) {
-                (Some(false), _) | (_, Some(false)) => Some(false),
-                (one, two) => Some(one? && two?),
-            },
-            Test::AnyOf(one, two) => match (self.test(one), self.test(two)) {
-                (Some(true), _) | (_, Some(true)) => Some(true),
-                (one, two) => Some(one? || two?),
-            },
-            Test::Unknown(is_data) => {
+            Condition::Not(one) => self.test(*one, depth + 1).map(|it| !it),
+            Condition::Both(one, two) | Condition::AnyOf(one, two) => {
+                let decides = matches!(condition, Condition::AnyOf(..));
+                match [one, two].map(|node| self.test(*node, depth + 1)) {
+                    [Some(one), _] | [_, Some(one)] if one == decides => Some(decides),
+                    [one, two] => one.and(two),
+                }
+            }
+            Condition::Unknown(is_data) => {
                 self.is_lost |= !is_data;
                 None
             }
         }
     }
-}
-
-fn compare(test: &Test, left: i128, right: i128) -> Option<bool> {
-    let Test::Compare { order, bits, .. } = test else { return None };
-    // Without its sign, a negative number is large.
-    let number =
-        |it: i128| bits.filter(|_| it < 0).map_or(it, |bits| it.rem_euclid(1 << bits.min(64)));
-    Some(match order {
-        Order::Less => number(left) < number(right),
-        Order::LessOrEqual => number(left) <= number(right),
-        Order::Equal => left == right,
-    })
 }
 
 /// The first number up to `most` for which `is_so` holds, if it holds for all larger ones.
@@ -250,6 +243,8 @@ fn first(most: i128, mut is_so: impl FnMut(i128) -> bool) -> i128 {
 /// The last blocks that are tried.
 const NEAR: i128 = 4;
 const MOST_DEPTH: usize = 40;
+/// Conditions that are nested more deeply are not followed.
+const MOST_TESTS: usize = 6;
 /// The most products for one thread.
 const MOST_STEPS: usize = 2_000;
 /// An evaluation is simpler than the bound of a product.

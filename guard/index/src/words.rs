@@ -4,6 +4,7 @@ use core::fmt::{self, Write};
 
 use super::poly::Poly;
 use super::sizes::{Reason, Size};
+use super::trace::index;
 use super::values::{Kind, Op, Values};
 
 /// Writes values of one entry.
@@ -82,8 +83,7 @@ impl Words<'_> {
             }
             Kind::Join(number) => {
                 let register = self.values.joins.get(*number).map(|join| join.register);
-                let place = register.and_then(|register| usize::try_from(register).ok());
-                let name = place.and_then(|place| self.registers.get(place));
+                let name = register.and_then(|register| self.registers.get(index(register)));
                 out.write_str(name.map_or("a variable", |name| name))
             }
             Kind::Opaque(_, Reason::Loaded) => out.write_str("a value from memory"),

@@ -63,7 +63,7 @@ const OPCODES: &[&str] = &[
     "sub.s32 %c, %b, %n; cvt.s64.s32 %d, %c; rem.s64 %d, %d, 70; cvt.u32.u64 %r, %d",
     "sub.s32 %c, %b, %n; cvt.s64.s32 %d, %c; rem.u64 %d, %d, 70; cvt.u32.u64 %r, %d",
     "sub.s32 %c, %b, %n; cvt.s64.s32 %d, %c; max.u64 %d, %d, 3; shr.u64 %d, %d, 40; cvt.u32.u64 %r, %d",
-    "mul.lo.s32 %c, %b, 1000; sub.s32 %c, %c, 700000; rem.u32 %e, %x, 60000; mul.lo.s32 %r, %c, %e",
+    "mul.lo.s32 %c, %b, 1000; sub.s32 %c, %c, 700000; and.b32 %e, %x, 65535; mul.lo.s32 %r, %c, %e",
     "and.b32 %c, %a, 1023; mov.u32 %e, 0; mov.u32 %m, %b; L1: add.s32 %m, %m, %c; add.s32 %e, %e, 1; setp.lt.u32 %q, %e, 6; @%q bra L1; mov.u32 %r, %m",
     "mov.u32 %e, 0; mov.u32 %m, %a; L1: shr.u32 %m, %m, 1; add.s32 %e, %e, 1; setp.lt.u32 %q, %e, 4; @%q bra L1; mov.u32 %r, %m",
 ];

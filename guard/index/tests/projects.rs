@@ -9,61 +9,98 @@ use std::{env, fs};
 
 use crate::interpreter::{Kernel, kernels};
 use crate::launches::{differing, launch};
-use gridguard_index::{EntryIndex, Size, Sizes, Verdict, index};
+use gridguard_index::{EntryIndex, Reason, Size, Sizes, Verdict, index};
 
 #[test]
 #[ignore = "needs folders with the PTX of projects"]
 fn safe_launches_of_projects_run_right() {
     let folders = env::var("INDEX_PTX").expect("INDEX_PTX names folders");
-    let (mut table, mut missed) = (String::new(), Vec::new());
+    let (mut table, mut details, mut missed) = (String::new(), String::new(), Vec::new());
+    let head = "project   grid |  safe  wraps memory  other |  safe  wraps memory  other | launches missed |   MB  ms/MB";
+    writeln!(table, "{head}").expect("a string");
     for folder in folders.split(':').map(Path::new) {
-        let (mut counts, mut reasons) = ([0; 4], BTreeMap::<String, usize>::new());
-        let (mut seconds, mut bytes) = (0.0, 0);
+        let (mut without, mut with) = (Counts::default(), Counts::default());
+        let (mut seconds, mut bytes, mut ran, before) = (0.0, 0.0, 0, missed.len());
         for path in fs::read_dir(folder).expect("a folder").map(|one| one.expect("a file").path()) {
+            if path.extension().is_none_or(|extension| extension != "ptx") {
+                continue;
+            }
             let text = fs::read_to_string(&path).expect("PTX");
             let begun = Instant::now();
             let entries = index(text.as_bytes()).expect("PTX");
-            let mut judged: Vec<(EntryIndex, Verdict)> = Vec::new();
-            for mut entry in entries.into_iter().filter(|entry| entry.uses_grid) {
-                let verdict = entry.verdict(&Sizes::default());
-                judged.push((entry, verdict));
+            let mut entries: Vec<EntryIndex> =
+                entries.into_iter().filter(|entry| entry.uses_grid).collect();
+            for entry in &mut entries {
+                without.add(&entry.verdict(&Sizes::default()));
             }
             seconds += begun.elapsed().as_secs_f64();
-            bytes += text.len();
+            bytes += f64::from(u32::try_from(text.len()).expect("short"));
             let kernels = kernels(&text);
-            for (mut entry, verdict) in judged {
-                let place = match &verdict {
-                    Verdict::Safe => 0,
-                    Verdict::Wraps(_) => 1,
-                    Verdict::Unknown(doubt) => {
-                        let opcode =
-                            doubt.instruction.split_whitespace().next().unwrap_or_default();
-                        *reasons.entry(format!("{} {opcode}", doubt.reason.id())).or_default() += 1;
-                        2
-                    }
-                };
-                counts[place] += 1;
+            for mut entry in entries {
                 let kernel = &kernels[&entry.name];
-                let (ran, wrong) = safe_launches(&mut entry, kernel);
-                counts[3] += ran;
+                let wrong = launches(&mut entry, kernel, &mut with, &mut ran);
                 missed.extend(
                     wrong.map(|wrong| format!("{} {}: {wrong}", path.display(), entry.name)),
                 );
             }
         }
-        let [safe, wraps, unknown, ran] = counts;
         let name = folder.file_name().expect("a folder").to_string_lossy();
-        writeln!(table, "{name}: {safe} safe, {wraps} wrap, {unknown} unknown; {ran} launches; {bytes} bytes in {seconds:.2} s")
-            .expect("a string");
-        writeln!(table, "  {reasons:?}").expect("a string");
+        let [one, two] = [&without, &with].map(|counts| {
+            let [safe, wraps, memory, other] = counts.verdicts;
+            format!("{safe:5} {wraps:6} {memory:6} {other:6}")
+        });
+        let (all, missed, mega) =
+            (without.verdicts.iter().sum::<usize>(), missed.len() - before, bytes / 1e6);
+        let speed = seconds * 1e3 / mega;
+        writeln!(
+            table,
+            "{name:7} {all:6} | {one} | {two} | {ran:8} {missed:6} | {mega:4.1} {speed:6.0}"
+        )
+        .expect("a string");
+        for (when, counts) in [("without", &without), ("with", &with)] {
+            let reasons = counts.reasons.iter().map(|(why, count)| format!("{why} {count}"));
+            let reasons = reasons.collect::<Vec<_>>().join(", ");
+            writeln!(details, "{name:7} {when:7} sizes: {reasons}").expect("a string");
+        }
     }
+    let table = format!("{table}\n{details}");
     fs::write(env::var("INDEX_TABLE").expect("INDEX_TABLE names a file"), &table).expect("written");
     assert!(missed.is_empty(), "{table}\n{}", missed.join("\n"));
 }
 
-/// Runs launches of several magnitudes that are called safe. Returns their number, and one that runs wrong.
-fn safe_launches(entry: &mut EntryIndex, kernel: &Kernel) -> (usize, Option<String>) {
-    let (known, mut ran) = (entry.sizes(), 0);
+/// Verdicts: safe, wraps, unknown because of values in memory, and otherwise unknown.
+#[derive(Default)]
+struct Counts {
+    verdicts: [usize; 4],
+    /// Why others are unknown.
+    reasons: BTreeMap<String, usize>,
+}
+
+impl Counts {
+    fn add(&mut self, verdict: &Verdict) {
+        let place = match verdict {
+            Verdict::Safe => 0,
+            Verdict::Wraps(_) => 1,
+            Verdict::Unknown(doubt) if doubt.reason == Reason::Loaded => 2,
+            Verdict::Unknown(doubt) => {
+                let opcode = doubt.instruction.split_whitespace().next().unwrap_or_default();
+                *self.reasons.entry(format!("{} {opcode}", doubt.reason.id())).or_default() += 1;
+                3
+            }
+        };
+        self.verdicts[place] += 1;
+    }
+}
+
+/// Runs launches of several magnitudes that are called safe, and counts them and the verdicts of one magnitude. Returns a
+/// launch that runs wrong.
+fn launches(
+    entry: &mut EntryIndex,
+    kernel: &Kernel,
+    with: &mut Counts,
+    ran: &mut usize,
+) -> Option<String> {
+    let (known, mut wrong) = (entry.sizes(), None);
     for magnitude in [5, 12, 19, 26] {
         let of = |size: Size| match size {
             Size::Grid(0) => 1 << (magnitude - 3),
@@ -79,12 +116,15 @@ fn safe_launches(entry: &mut EntryIndex, kernel: &Kernel) -> (usize, Option<Stri
         let sizes: Vec<(Size, i64)> = axes.chain(parameters).map(|size| (size, of(size))).collect();
         let mut given = Sizes::default();
         sizes.iter().for_each(|(size, value)| given.set(*size, *value));
-        if entry.verdict(&given) == Verdict::Safe {
-            ran += 1;
-            if let Some(thread) = differing(kernel, &launch(kernel, &sizes), 3000, false) {
-                return (ran, Some(format!("{thread:?}")));
-            }
+        let verdict = entry.verdict(&given);
+        if magnitude == 12 {
+            with.add(&verdict);
+        }
+        if verdict == Verdict::Safe && wrong.is_none() {
+            *ran += 1;
+            let thread = differing(kernel, &launch(kernel, &sizes), 3000, false);
+            wrong = thread.map(|thread| format!("{thread:?}"));
         }
     }
-    (ran, None)
+    wrong
 }
