@@ -1069,6 +1069,18 @@ gg_status gg_explain(int32_t code,
                      struct gg_error **error);
 
 /**
+ * Explains a message or a whole log in UTF-8, and writes the diagnosis as JSON: `platform`, `lines` and `failures`, the
+ * deciding one first, each with a stable `id`, `confidence`, `fault`, `memory`, `cause`, `remedy` and `evidence`, as
+ * `gridguard explain --format json` does. `GG_NOT_FOUND` if no failure is recognized. Launches in the text are checked
+ * against the GPUs of the catalogue. Takes time linear in the text.
+ *
+ * Thread-safe.
+ */
+gg_status gg_diagnose(const char *text,
+                      struct gg_text **out,
+                      struct gg_error **error);
+
+/**
  * Explains an error of this library: CUDA's name of the failure, its causes by likelihood, and the remedies.
  * `GG_NOT_FOUND` if CUDA has no error for it; the error's message is then complete.
  *

@@ -1,8 +1,10 @@
 //! Explains failures: their meaning, their usual causes, and their remedies.
 
+use core::ffi::c_char;
+
 use gridguard::explain;
 use gridguard_diagnose::{Diagnosis, Known};
-use gridguard_report::{Diagnose, device_facts, of_code, violated_rules};
+use gridguard_report::{Diagnose, device_facts, explain_log, of_code, scan, violated_rules};
 
 use crate::config::{gg_batch, gg_config};
 use crate::error::{create, gg_error};
@@ -46,6 +48,36 @@ pub unsafe extern "C" fn gg_explain(
             known = known.rules(violated_rules(&violations));
         }
         Ok(text_of(&of_code(code, &known)))
+    };
+    // SAFETY: `out` and `error` are the caller's.
+    unsafe { create(out, error, make) }
+}
+
+/// Explains a message or a whole log in UTF-8, and writes the diagnosis as JSON: `platform`, `lines` and `failures`, the
+/// deciding one first, each with a stable `id`, `confidence`, `fault`, `memory`, `cause`, `remedy` and `evidence`, as
+/// `gridguard explain --format json` does. `GG_NOT_FOUND` if no failure is recognized. Launches in the text are checked
+/// against the GPUs of the catalogue. Takes time linear in the text.
+///
+/// Thread-safe.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn gg_diagnose(
+    text: *const c_char,
+    out: *mut *mut gg_text,
+    error: *mut *mut gg_error,
+) -> gg_status {
+    let make = || {
+        // SAFETY: the caller's text, for the time of this call.
+        let text = unsafe { memory::text(text, "text") }?;
+        let internal = |error: &dyn core::fmt::Display| {
+            Failure::new(gg_status::GG_INTERNAL, error.to_string())
+        };
+        let (log, _) = scan(text);
+        let diagnosis = explain_log(&log, &Known::default(), None);
+        let diagnosis = diagnosis.map_err(|error| internal(&error))?;
+        if diagnosis.failures.is_empty() {
+            return Err(Failure::new(gg_status::GG_NOT_FOUND, "no failure recognized"));
+        }
+        serde_json::to_vec(&diagnosis).map(gg_text::new).map_err(|error| internal(&error))
     };
     // SAFETY: `out` and `error` are the caller's.
     unsafe { create(out, error, make) }

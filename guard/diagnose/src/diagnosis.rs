@@ -226,7 +226,7 @@ impl Failure {
             title += "; the context is lost";
         }
         if self.is_late {
-            title += "; an earlier call may have caused it";
+            title += "; reported late";
         }
         head.push(shortened(&title, COLUMNS));
         let mut tail = Vec::new();

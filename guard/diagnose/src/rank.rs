@@ -247,6 +247,7 @@ impl Facts<'_> {
             remedy: fill(row.remedy, &text),
             fault: row.fault,
         };
+        let is_launch = row.is_launch || explained.iter().any(|it| it.row.is_launch);
         // A cause has the name of the failure that it explains.
         let mut named = core::iter::once(row).chain(explained.iter().map(|it| &it.row));
         let named = named.find(|row| !row.title.is_empty()).unwrap_or(row);
@@ -268,7 +269,7 @@ impl Facts<'_> {
             evidence,
             times: hit.times,
             captures: captures.iter().map(|it| (it.name.clone(), it.text.clone())).collect(),
-            launch: row.is_launch.then(|| self.launch(captures, found.line)).flatten(),
+            launch: is_launch.then(|| self.launch(captures, found.line)).flatten(),
             consequences: explained
                 .iter()
                 .filter(|it| it.found.line != found.line)

@@ -18,12 +18,17 @@ fn json_of(args: &str, input: &[u8]) -> Value {
 }
 
 #[test]
-fn a_message_a_name_and_a_number_have_the_same_explanation() {
+fn a_message_a_name_and_a_number_are_the_same_failure() {
     let by_words = explain(&["CUDA error: invalid configuration argument"], b"");
     assert_eq!(by_words.code, Some(0));
     expect_file!["screens/explain-code.txt"].assert_eq(&by_words.out);
     for text in [&["9"][..], &["cudaErrorInvalidConfiguration"], &["cudaError", "9"]] {
-        assert_eq!(explain(text, b"").out, by_words.out, "{text:?}");
+        let ran = explain(text, b"");
+        assert!(
+            ran.out.starts_with("cudaErrorInvalidConfiguration (9)\n"),
+            "{text:?}: {}",
+            ran.out
+        );
     }
 }
 
@@ -61,7 +66,7 @@ fn json_is_the_diagnosis() {
     assert_eq!((&found["lines"], &found["platform"]), (&json!(2), &json!("cuda")));
     let failure = &found["failures"][0];
     let fields = ["id", "confidence", "fault", "memory", "times", "is_sticky"];
-    let expected = json!(["julia-shared-memory-limit", "constraint", "launch", "shared", 1, false]);
+    let expected = json!(["shared-memory-stated", "constraint", "launch", "shared", 1, false]);
     assert_eq!(json!(fields.map(|field| &failure[field])), expected);
     assert_eq!(failure["captures"], json!({"need": "100.000 KiB", "limit": "48.000 KiB"}));
     assert_eq!(failure["evidence"][0]["line"], 2);

@@ -197,8 +197,12 @@ static void failures_are_explained(void) {
     CHECK(strncmp(gg_text_data(text), "CUDA_ERROR_ILLEGAL_ADDRESS (700)", 32) == 0);
     CHECK(gg_free(text) == GG_OK);
     CHECK_STATUS(GG_OK, gg_explain(1, limits, &config, NULL, &text, NULL));
-    CHECK(strstr(gg_text_data(text), "1. grid.y is 76800 blocks") != NULL);
+    CHECK(strstr(gg_text_data(text), "grid.y is 76800 blocks") != NULL);
     CHECK(gg_free(text) == GG_OK);
+    CHECK_STATUS(GG_OK, gg_diagnose("step 1\nCUDA error: CUBLAS_STATUS_EXECUTION_FAILED\n", &text, NULL));
+    CHECK(strstr(gg_text_data(text), "\"id\":\"cublas-13\"") != NULL);
+    CHECK(gg_free(text) == GG_OK);
+    CHECK_STATUS(GG_NOT_FOUND, gg_diagnose("all is well\nat last", &text, NULL));
     CHECK_STATUS(GG_NOT_FOUND, gg_explain(0, NULL, NULL, NULL, &text, &error));
     check_error(error, GG_NOT_FOUND, "0 is success");
 

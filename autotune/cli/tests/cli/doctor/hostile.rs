@@ -68,7 +68,7 @@ fn wrong_data_and_a_memory_error_are_bad() {
     let machine = Machine::healthy().set("GRIDGUARD_FAKE_FAULT_LAUNCH", "0");
     let ran = machine.set("GRIDGUARD_FAKE_FAULT_CODE", "214").doctor("").exits(1);
     assert!(line(&ran.out, "bad      device 0: ").ends_with("(214) after a kernel"));
-    ran.prints("drain the device and reset it");
+    ran.prints("Drain the device and reset it");
 }
 
 #[test]
@@ -91,7 +91,7 @@ fn nvidia_smi_may_fail_and_warn() {
                 mismatch; NVML library version: 580.65";
     assert_eq!(line(&out, "warning  nvidia-smi"), what);
     assert!(
-        out.contains("-> the driver was updated while the old kernel module was loaded: "),
+        out.contains("-> The driver's user libraries and the loaded kernel module have different"),
         "{out}"
     );
     let out = smi("echo '\u{7f}\u{1}'; echo garbage", "", 0);
