@@ -3,6 +3,8 @@
 //! The literals ignore ASCII case, and a run of white space is one blank. A pattern begins and ends at the borders
 //! of words. `{name:kind}` captures, `{*}` skips text, `{{` and `}}` are braces.
 
+use core::ops::Range;
+
 use crate::value::{Kind, is_word};
 use crate::words::CHEVRONS;
 
@@ -60,9 +62,6 @@ impl Line {
     }
 }
 
-/// The steps that one search may take for each byte of a line: what an honest line needs is a tenth.
-const STEPS: usize = 64;
-
 impl Pattern {
     /// # Errors
     ///
@@ -97,15 +96,13 @@ impl Pattern {
         }
         literal.push_str(rest);
         push_literal(&mut parts, &mut literal);
-        if let (Some(Part::Literal(first)), _) = (parts.first_mut(), ()) {
+        if let Some(Part::Literal(first)) = parts.first_mut() {
             *first = first.trim_start().to_owned();
         }
         if let Some(Part::Literal(last)) = parts.last_mut() {
             *last = last.trim_end().to_owned();
         }
-        let is_open =
-            |part: &Part| matches!(part, Part::Skip | Part::Hole { kind: Kind::Text, .. });
-        if parts.windows(2).any(|pair| pair.iter().all(is_open)) {
+        if parts.windows(2).any(|pair| pair.iter().all(Part::is_open)) {
             return Err("two holes of text without a literal between them".into());
         }
         Ok(Self { parts })
@@ -157,87 +154,84 @@ impl Pattern {
         words
     }
 
-    /// What it captures in `line`, if it is there.
-    pub(crate) fn find(&self, line: &Line) -> Option<Vec<Capture>> {
-        let mut search =
-            Search { line, steps: STEPS * (line.text.len() + 64), captures: Vec::new() };
+    /// What it captures in `line`, if it is there. Takes from `steps`, and gives up without any.
+    pub(crate) fn find(&self, line: &Line, steps: &mut usize) -> Option<Vec<Capture>> {
+        let mut search = Search { line, steps, captures: Vec::new() };
         let mut at = 0;
         let mut place = 0;
         let mut open: Option<&Part> = None;
         loop {
             let rest = self.parts.get(place..).unwrap_or_default();
-            let is_open =
-                |part: &Part| matches!(part, Part::Skip | Part::Hole { kind: Kind::Text, .. });
-            let length = rest.iter().position(is_open).unwrap_or(rest.len());
+            let length = rest.iter().position(Part::is_open).unwrap_or(rest.len());
             let (segment, after) = rest.split_at(length);
-            let (start, end) = if segment.is_empty() && after.is_empty() {
-                (line.text.len(), line.text.len())
-            } else if segment.is_empty() {
-                (at, at)
-            } else {
-                search.segment(segment, at, after.is_empty(), open)?
+            // A text has at least one character.
+            let is_text = matches!(open, Some(Part::Hole { .. }));
+            let first = line.text.get(at..)?.chars().next().filter(|_| is_text);
+            let from = at + first.map_or(0, char::len_utf8);
+            let (start, end) = match (segment.is_empty(), after.is_empty()) {
+                (true, true) => (line.text.len(), line.text.len()),
+                (true, false) => (at, at),
+                _ => search.segment(segment, from)?,
             };
-            if let Some(Part::Hole { name, kind }) = open {
-                let text = line.text.get(at..start)?.trim();
-                if text.is_empty() {
+            if let Some(part @ Part::Hole { .. }) = open {
+                let text = line.text.get(at..start)?;
+                let begin = at + (text.len() - text.trim_start().len());
+                let finish = begin + text.trim().len();
+                if begin == finish {
                     return None;
                 }
-                search.captures.push(Capture {
-                    name: name.clone(),
-                    kind: *kind,
-                    text: text.to_owned(),
-                });
+                search.captures.push((part, begin..finish));
             }
-            let Some(next) = after.first() else { return Some(search.captures) };
+            let Some(next) = after.first() else { break };
             open = Some(next);
             at = end;
             place += length + 1;
         }
+        let capture = |(part, range): (&Part, Range<usize>)| match part {
+            Part::Hole { name, kind } => {
+                let text = line.text.get(range)?.to_owned();
+                Some(Capture { name: name.clone(), kind: *kind, text })
+            }
+            _ => None,
+        };
+        Some(search.captures.into_iter().filter_map(capture).collect())
     }
 }
 
-struct Search<'a> {
-    line: &'a Line,
-    steps: usize,
-    captures: Vec<Capture>,
+impl Part {
+    /// Whether it takes any text.
+    const fn is_open(&self) -> bool {
+        matches!(self, Self::Skip | Self::Hole { kind: Kind::Text, .. })
+    }
 }
 
-impl Search<'_> {
+struct Search<'a, 's> {
+    line: &'a Line,
+    steps: &'s mut usize,
+    captures: Vec<(&'a Part, Range<usize>)>,
+}
+
+impl<'a> Search<'a, '_> {
     /// The first place from `from` on where all of `parts` match, one behind the other.
-    fn segment(
-        &mut self,
-        parts: &[Part],
-        from: usize,
-        is_end: bool,
-        open: Option<&Part>,
-    ) -> Option<(usize, usize)> {
-        let mut from = from;
-        // A text is not empty.
-        if matches!(open, Some(Part::Hole { .. })) {
-            from += 1;
-        }
+    fn segment(&mut self, parts: &'a [Part], from: usize) -> Option<(usize, usize)> {
         let (text, lower) = (&self.line.text, &self.line.lower);
+        let mut from = from;
         loop {
             let start = match parts.first()? {
                 Part::Literal(literal) => from + lower.get(from..)?.find(literal.as_str())?,
+                // A hole begins at the border of a word.
                 _ => {
-                    from + text
-                        .get(from..)?
-                        .char_indices()
-                        .find(|(at, c)| {
-                            *c != ' '
-                                && !text
-                                    .as_bytes()
-                                    .get((from + at).wrapping_sub(1))
-                                    .is_some_and(|it| is_word(*it))
-                        })?
-                        .0
+                    let bytes = text.as_bytes().iter().enumerate().skip(from);
+                    let begins = |(at, byte): &(usize, &u8)| {
+                        **byte != b' ' && text.is_char_boundary(*at) && is_border(text, *at)
+                    };
+                    bytes.into_iter().find(begins)?.0
                 }
             };
-            self.steps = self.steps.checked_sub(1)?;
+            *self.steps = self.steps.checked_sub(1)?;
             if is_border(text, start) {
                 let kept = self.captures.len();
-                if let Some(end) = self.sequence(parts, start, is_end) {
+                if let Some(end) = self.sequence(parts, start) {
                     return Some((start, end));
                 }
                 self.captures.truncate(kept);
@@ -247,23 +241,21 @@ impl Search<'_> {
     }
 
     /// The end of `parts`, which begin at `at`.
-    fn sequence(&mut self, parts: &[Part], at: usize, is_end: bool) -> Option<usize> {
-        self.steps = self.steps.checked_sub(1)?;
+    fn sequence(&mut self, parts: &'a [Part], at: usize) -> Option<usize> {
+        *self.steps = self.steps.checked_sub(1)?;
         let Some((first, rest)) = parts.split_first() else {
             return is_border(&self.line.text, at).then_some(at);
         };
         match first {
             Part::Literal(literal) => {
                 let found = self.line.lower.get(at..)?.starts_with(literal.as_str());
-                found.then(|| self.sequence(rest, at + literal.len(), is_end)).flatten()
+                found.then(|| self.sequence(rest, at + literal.len())).flatten()
             }
-            Part::Hole { name, kind } => {
-                let line = self.line;
-                for end in kind.ends(&line.text, at, rest.is_empty()) {
+            Part::Hole { kind, .. } => {
+                for end in kind.ends(&self.line.text, at, rest.is_empty()) {
                     let kept = self.captures.len();
-                    let text = line.text.get(at..end)?.to_owned();
-                    self.captures.push(Capture { name: name.clone(), kind: *kind, text });
-                    if let Some(end) = self.sequence(rest, end, is_end) {
+                    self.captures.push((first, at..end));
+                    if let Some(end) = self.sequence(rest, end) {
                         return Some(end);
                     }
                     self.captures.truncate(kept);

@@ -16,6 +16,10 @@ use crate::words;
 
 /// Bytes of a line that a finding keeps.
 const SHOWN_BYTES: usize = 400;
+/// The steps that searching a line may take for each of its bytes: an honest line needs a tenth.
+const STEPS: usize = 64;
+/// Patterns that a line is searched for. An honest line has the words of fewer.
+const CANDIDATES: usize = 512;
 /// Occurrences of a row with different captures that are kept.
 const KEPT_FOUND: usize = 4;
 /// Values of a fact that are kept.
@@ -156,6 +160,7 @@ impl LogScanner {
         if !candidates.is_empty() {
             candidates.sort_unstable();
             candidates.dedup();
+            candidates.truncate(CANDIDATES);
             self.matches(&Line::new(text), number, &candidates);
         }
         self.candidates = candidates;
@@ -164,10 +169,11 @@ impl LogScanner {
     fn matches(&mut self, line: &Line, number: u64, candidates: &[u16]) {
         let mut found: Vec<(usize, u16, Vec<Capture>)> = Vec::new();
         let mut numbers = Vec::new();
+        let mut steps = STEPS * (line.text().len() + STEPS);
         let mut contexts = Vec::new();
         for place in candidates.iter().copied().map(usize::from) {
             let Some(entry) = PATTERNS.get(place) else { continue };
-            let Some(captures) = self.find(place, line) else { continue };
+            let Some(captures) = self.find(place, line, &mut steps) else { continue };
             match entry.of {
                 Use::Line(row) => found.push((row, entry.words, captures)),
                 Use::Words(row) => {
@@ -228,12 +234,12 @@ impl LogScanner {
     }
 
     /// What the pattern captures in the line.
-    fn find(&mut self, place: usize, line: &Line) -> Option<Vec<Capture>> {
+    fn find(&mut self, place: usize, line: &Line, steps: &mut usize) -> Option<Vec<Capture>> {
         let text = PATTERNS.get(place)?.text;
         if !self.compiled.contains_key(&place) {
             self.compiled.insert(place, Pattern::parse(text).ok()?);
         }
-        self.compiled.get(&place)?.find(line)
+        self.compiled.get(&place)?.find(line, steps)
     }
 
     fn keep(&mut self, place: usize, words: u16, captures: Vec<Capture>, line: &Line, number: u64) {
