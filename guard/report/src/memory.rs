@@ -15,9 +15,8 @@ pub struct MemoryUse {
     pub managed: MemoryHeld,
     /// Pinned host memory.
     pub pinned: MemoryHeld,
-    /// Live allocations beyond the number that is tracked individually. No other number includes them. Their bytes
-    /// are an estimate once some of them are freed.
-    pub untracked: MemoryHeld,
+    /// Allocations beyond the number that is tracked. No other number includes them.
+    pub untracked: u64,
     /// Allocations that failed because memory ran out.
     pub refused: u64,
     /// Refused allocations that one of the same kind and size followed with success.
@@ -135,9 +134,9 @@ impl MemoryUse {
                 format!("memory of {what}: at most {peak} held, {now} now")
             })
             .collect();
-        if untracked.peak_bytes > 0 {
-            let peak = Bytes(untracked.peak_bytes);
-            lines.push(format!("memory of allocations beyond the tracked ones: at most {peak}"));
+        if *untracked > 0 {
+            let allocations = count(*untracked, "allocation", "allocations");
+            lines.push(format!("memory of {allocations} beyond the tracked ones is not counted"));
         }
         if *refused > 0 {
             lines.push(format!(

@@ -1,6 +1,7 @@
 //! The functions that allocate and free memory.
 
 use core::ffi::{c_int, c_uint};
+use core::sync::atomic::Ordering;
 
 use gridguard_report::MemoryKind;
 
@@ -122,7 +123,7 @@ fn enter(key: Key, allocation: Allocation) {
     }
     match has_place {
         true => sums::add(allocation),
-        false => sums::UNTRACKED.add(allocation.bytes),
+        false => drop(sums::UNTRACKED.fetch_add(1, Ordering::Relaxed)),
     }
 }
 
@@ -141,8 +142,6 @@ fn ended(through: (usize, usize), key: Key, call: impl Fn() -> Status) -> Status
                 enter(key, allocation);
             }
             late::check(through, status);
-        } else if allocation.is_none() {
-            sums::remove_untracked(key);
         }
         status
     })

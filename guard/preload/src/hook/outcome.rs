@@ -61,7 +61,10 @@ pub(crate) fn refused(launch: &Launch, status: Status, not_fixed: Option<Reason>
     }
     let is_refused = guarded::run(|| {
         session::begin();
-        let entry = entry(launch, status);
+        let entry = match knows_kernel(launch, status) {
+            true => named_entry(launch),
+            false => table::find(launch.kernel.addr()),
+        };
         let refusal = |name: &str| Refusal::new(launch, status, name);
         if !launch.node {
             refuse::count(launch, status, (entry, not_fixed.as_deref()), refusal);
@@ -77,7 +80,8 @@ pub(crate) fn refused(launch: &Launch, status: Status, not_fixed: Option<Reason>
         is_illegal
     });
     if is_refused.unwrap_or(!launch.node) {
-        act_on_refusal(error_of(launch, status));
+        // The runtime's errors have other numbers.
+        act_on_refusal(if is_runtime(launch.through.0) { INVALID_VALUE } else { status });
     }
 }
 
@@ -121,19 +125,6 @@ pub(crate) fn act_on_refusal(error: Status) {
         std::process::abort();
     }
     RAISED.set(error);
-}
-
-/// The driver's error for a refused launch. The runtime's errors have other numbers.
-fn error_of(launch: &Launch, status: Status) -> Status {
-    if is_runtime(launch.through.0) { INVALID_VALUE } else { status }
-}
-
-/// The entry of a refused launch's kernel, with its name if the driver can be asked for it.
-fn entry(launch: &Launch, status: Status) -> Option<&'static Entry> {
-    match knows_kernel(launch, status) {
-        true => named_entry(launch),
-        false => table::find(launch.kernel.addr()),
-    }
 }
 
 /// The entry of the launch's kernel, with its name.

@@ -1,5 +1,6 @@
 //! The summary on standard error and the report in a file.
 
+use core::sync::atomic::Ordering;
 use std::ffi::OsStr;
 use std::fs;
 use std::io;
@@ -115,7 +116,7 @@ fn memory_use() -> MemoryUse {
         devices: sums::devices(),
         managed: sums::of(MemoryKind::Managed, 0).held(),
         pinned: sums::of(MemoryKind::Pinned, 0).held(),
-        untracked: sums::UNTRACKED.held(),
+        untracked: sums::UNTRACKED.load(Ordering::Relaxed),
         refused,
         retried,
         refusals: refuse::memory::EXPLAINED.all(),

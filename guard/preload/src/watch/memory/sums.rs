@@ -6,7 +6,7 @@ use std::sync::Mutex;
 use gridguard_report::{DeviceMemory, MemoryHeld, MemoryKind};
 
 use crate::process;
-use crate::watch::memory::live::{Allocation, DEVICES, Key};
+use crate::watch::memory::live::{Allocation, DEVICES};
 
 /// Bytes and number of some allocations.
 pub(crate) struct Sum {
@@ -21,8 +21,8 @@ const SIZES: usize = 64;
 static OF_DEVICES: [Sum; DEVICES] = [const { Sum::zero() }; DEVICES];
 static MANAGED: Sum = Sum::zero();
 static PINNED: Sum = Sum::zero();
-/// Live allocations that found no place in the table.
-pub(crate) static UNTRACKED: Sum = Sum::zero();
+/// Allocations that found no place in the table.
+pub(crate) static UNTRACKED: AtomicU64 = AtomicU64::new(0);
 static REFUSED: AtomicU64 = AtomicU64::new(0);
 static RETRIED: AtomicU64 = AtomicU64::new(0);
 /// Refused allocations since the last one of their kind, device and size that succeeded.
@@ -47,25 +47,6 @@ pub(crate) fn devices() -> Vec<DeviceMemory> {
     let devices = devices.filter(|(_, sum)| sum.held().peak_bytes > 0);
     let device = |(device, sum): (u32, &Sum)| DeviceMemory { device, held: sum.held() };
     devices.map(device).collect()
-}
-
-/// Counts the end of an allocation that is not in the table. If there are allocations without a place, it counts as one
-/// of their mean size.
-#[inline]
-pub(crate) fn remove_untracked(key: Key) {
-    if UNTRACKED.allocations.load(Ordering::Relaxed) > 0 && key != Key::of_address(0) {
-        remove_mean();
-    }
-}
-
-#[cold]
-fn remove_mean() {
-    let less = |number: u64| number.checked_sub(1);
-    let order = Ordering::Relaxed;
-    if let Ok(number) = UNTRACKED.allocations.fetch_update(order, order, less) {
-        let mean = |bytes: u64| Some(bytes.saturating_sub(bytes.checked_div(number).unwrap_or(0)));
-        let _ = UNTRACKED.bytes.fetch_update(order, order, mean);
-    }
 }
 
 /// Counts a refused allocation. Returns whether it is the first of this kind, device and size since one succeeded.
@@ -110,9 +91,9 @@ pub(crate) fn refused() -> (u64, u64) {
 
 /// Forgets everything, in a child process.
 pub(crate) fn reset() {
-    OF_DEVICES.iter().chain([&MANAGED, &PINNED, &UNTRACKED]).for_each(Sum::reset);
+    OF_DEVICES.iter().chain([&MANAGED, &PINNED]).for_each(Sum::reset);
     process::patiently(&PENDING).into_iter().for_each(|mut pending| pending.clear());
-    let counts = [&REFUSED, &RETRIED, &PENDING_COUNT];
+    let counts = [&REFUSED, &RETRIED, &PENDING_COUNT, &UNTRACKED];
     counts.iter().for_each(|number| number.store(0, Ordering::Relaxed));
 }
 
@@ -176,16 +157,6 @@ mod tests {
         assert_eq!(sum.held(), MemoryHeld { bytes: 6, allocations: 2, peak_bytes: 12 });
         let expected = DeviceMemory { device: 40, held: sum.held() };
         assert!(devices().contains(&expected), "{:?}", devices());
-    }
-
-    #[test]
-    fn untracked_allocations_end_with_their_mean_size() {
-        [10, 20].into_iter().for_each(|bytes| UNTRACKED.add(bytes));
-        remove_untracked(Key::of_address(0));
-        remove_untracked(Key::of_address(512));
-        assert_eq!(UNTRACKED.held(), MemoryHeld { bytes: 15, allocations: 1, peak_bytes: 30 });
-        (0..3).for_each(|_| remove_untracked(Key::of_address(512)));
-        assert_eq!(UNTRACKED.held(), MemoryHeld { bytes: 0, allocations: 0, peak_bytes: 30 });
     }
 
     /// All in one, since the tests share the counters.
