@@ -18,17 +18,20 @@ use crate::process::flag::Flag;
 use crate::watch::{recent, table};
 
 replacements! {
-    /// `cuLaunchKernel`.
+    /// `cuLaunchKernel`, and `cuLaunchCooperativeKernel`, which has no options: what is read of them belongs to the caller's
+    /// frame, and is not used.
     kernel(
         function: Handle, grid_x: c_uint, grid_y: c_uint, grid_z: c_uint, block_x: c_uint,
         block_y: c_uint, block_z: c_uint, shared_bytes: c_uint, stream: Handle,
         parameters: *mut *mut c_void, extra: *mut *mut c_void,
     )
     |through, _call, original| {
+        let is_cooperative = FUNCTIONS[H].name == b"cuLaunchCooperativeKernel";
         let (grid, block) = ([grid_x, grid_y, grid_z], [block_x, block_y, block_z]);
         let config = LaunchConfig { grid, block, shared_bytes, stream, ..NO_ATTRIBUTES };
+        let extra = if is_cooperative { ptr::null_mut() } else { extra };
         let passed = RawArguments { parameters, extra };
-        watched(through, (function, false), config, passed, move |config, kernel, passed| {
+        watched(through, (function, is_cooperative), config, passed, move |config, kernel, passed| {
             let &LaunchConfig { grid: [x, y, z], block: [block_x, block_y, block_z], .. } = config;
             let &LaunchConfig { shared_bytes, stream, .. } = config;
             let RawArguments { parameters, extra } = passed;
@@ -36,27 +39,6 @@ replacements! {
             unsafe {
                 original(
                     kernel, x, y, z, block_x, block_y, block_z, shared_bytes, stream, parameters, extra,
-                )
-            }
-        })
-    }
-
-    /// `cuLaunchCooperativeKernel`.
-    cooperative(
-        function: Handle, grid_x: c_uint, grid_y: c_uint, grid_z: c_uint, block_x: c_uint,
-        block_y: c_uint, block_z: c_uint, shared_bytes: c_uint, stream: Handle,
-        parameters: *mut *mut c_void,
-    )
-    |through, _call, original| {
-        let (grid, block) = ([grid_x, grid_y, grid_z], [block_x, block_y, block_z]);
-        let config = LaunchConfig { grid, block, shared_bytes, stream, ..NO_ATTRIBUTES };
-        let passed = RawArguments { parameters, extra: ptr::null_mut() };
-        watched(through, (function, true), config, passed, move |config, kernel, passed| {
-            let &LaunchConfig { grid: [x, y, z], shared_bytes, .. } = config;
-            // SAFETY: the caller's own arguments.
-            unsafe {
-                original(
-                    kernel, x, y, z, block_x, block_y, block_z, shared_bytes, stream, passed.parameters,
                 )
             }
         })
