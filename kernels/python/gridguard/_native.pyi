@@ -66,7 +66,7 @@ class Attention:
         self,
         grad: Tensor,
         saved: Sequence[Tensor | None],
-        needed: tuple[bool, ...],
+        needed: Sequence[bool],
         is_causal: bool,
         scale: float,
         /,

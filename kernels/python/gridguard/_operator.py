@@ -124,6 +124,9 @@ def _attention(
 ) -> Tensor:
     """Compute attention by the kernels, or by PyTorch if they do not serve it."""
     call = (query, key, value, bias, 0.0, is_causal, scale, enable_gqa)
+    served = _launch.kernels.serve(*call)
+    if served is not None:
+        return served
     if is_slower(query, key, value, is_causal):
         _stats.count(_stats.SLOWER)
     else:
@@ -141,7 +144,15 @@ def _fake_attention(query: Tensor, key: Tensor, value: Tensor, *others: Any) -> 
 
 
 @torch.library.impl(_library, "attention_backward", "CompositeExplicitAutograd")
-def _attention_backward(
+def _attention_backward(grad: Tensor, *call: Any) -> tuple[Tensor, ...]:
+    *tensors, is_causal, scale, _, needed = call
+    served = _launch.kernels.serve_backward(grad, tensors, needed, is_causal, scale)
+    if served is None:
+        return _compute_backward(grad, *call)
+    return tuple(grad.new_empty(0) if one is None else one for one in (*served, None))
+
+
+def _compute_backward(
     grad: Tensor, query: Tensor, key: Tensor, value: Tensor, bias: Tensor | None, *others: Any
 ) -> tuple[Tensor, ...]:
     """Return the gradients of query, key, value and bias with the strides of `empty_like`; unneeded ones are empty."""
@@ -337,7 +348,7 @@ def _gradients_of_node(ctx: Any, grad: Tensor) -> list[Tensor | None]:
             return [*served, None]
         if not torch.is_grad_enabled() and not _launch.kernels.is_recorded() and all(map(_is_plain, (grad, *tensors))):
             # Nothing differentiates, transforms or records the operator.
-            compute = _attention_backward
+            compute = _compute_backward
     found = compute(grad, *tensors, *ctx.options, needed)
     return [one if need else None for one, need in zip(found, needed)]
 
