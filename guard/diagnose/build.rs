@@ -26,9 +26,10 @@ mod value;
 mod words;
 
 use kinds::{Confidence, Fault, Memory, Platform};
-use pattern::Pattern;
+use pattern::{Part, Pattern};
 use relation::Relation;
 use schema::{Entry, Row};
+use value::Kind;
 
 fn main() {
     let folder = gridguard_data::FAILURES;
@@ -50,8 +51,7 @@ fn main() {
 #[derive(Default)]
 struct Tables {
     rows: Vec<Row>,
-    /// The prefix of a family, its patterns with a number, and its former numbers.
-    numbers: Vec<(String, Vec<String>, Vec<(i64, i64)>)>,
+    families: Vec<schema::Codes>,
 }
 
 fn read(folder: &Path, errors: &mut Vec<String>) -> Result<Tables, String> {
@@ -73,10 +73,10 @@ fn read(folder: &Path, errors: &mut Vec<String>) -> Result<Tables, String> {
         };
         for entry in entries {
             let rows = match entry {
-                Entry::Row(row) => vec![row],
+                Entry::Row(row) => vec![*row],
                 Entry::Codes(codes) => {
                     let rows = codes.rows().collect();
-                    tables.numbers.push((codes.prefix, codes.numbers, codes.former));
+                    tables.families.push(*codes);
                     rows
                 }
             };
@@ -100,7 +100,7 @@ fn read(folder: &Path, errors: &mut Vec<String>) -> Result<Tables, String> {
     for row in &tables.rows {
         for id in row.explains.iter().chain(&row.may) {
             if !ids.contains(id.as_str()) {
-                println!("cargo::warning=row {}: no row has the id {id}", row.id);
+                errors.push(format!("row {}: no row has the id {id}", row.id));
             }
         }
     }
@@ -136,7 +136,8 @@ fn check(row: &Row) -> Result<(), String> {
     for hole in
         [&row.cause, &row.remedy, &row.command].into_iter().flat_map(|text| template::holes(text))
     {
-        relation::names_of(hole).map_err(|error| format!("hole {hole:?}: {error}"))?;
+        Relation::parse(&format!("{hole} == 0"))
+            .map_err(|error| format!("hole {hole:?}: {error}"))?;
     }
     Ok(())
 }
@@ -232,8 +233,8 @@ impl Tables {
             )
             .map_err(|error| error.to_string())?;
         }
-        for (family, (_, numbers, _)) in self.numbers.iter().enumerate() {
-            for text in numbers {
+        for (family, codes) in self.families.iter().enumerate() {
+            for text in &codes.numbers {
                 for text in alternatives(text)? {
                     let pattern =
                         Pattern::parse(&text).map_err(|error| format!("{text}: {error}"))?;
@@ -248,14 +249,65 @@ impl Tables {
         }
         let mut text =
             format!("pub(crate) static ROWS: [Row; {}] = [\n{rows}];\n", self.rows.len());
-        let families: Vec<_> =
-            self.numbers.iter().map(|(prefix, _, former)| (prefix, former)).collect();
+        let families: Vec<_> = self.families.iter().map(|it| (&it.prefix, &it.former)).collect();
         let families = format!("{families:?}").replace(", [", ", &[");
         writeln!(text, "pub(crate) static FAMILIES: &[(&str, &[(i64, i64)])] = &{families};")
             .map_err(|error| error.to_string())?;
         write_patterns(&mut text, &patterns)?;
         Ok(text)
     }
+}
+
+impl Pattern {
+    /// The names of its holes.
+    fn holes(&self) -> impl Iterator<Item = &str> {
+        self.parts.iter().filter_map(|part| match part {
+            Part::Hole { name, .. } => Some(name.as_str()),
+            _ => None,
+        })
+    }
+
+    fn literals(&self) -> impl Iterator<Item = (usize, &str)> {
+        self.parts.iter().enumerate().filter_map(|(place, part)| match part {
+            Part::Literal(text) => Some((place, text.as_str())),
+            _ => None,
+        })
+    }
+
+    /// The number of words in its literals.
+    fn words(&self) -> usize {
+        self.literals()
+            .map(|(_, text)| text.split(|c| !is_letter(c)).filter(|it| !it.is_empty()).count())
+            .sum()
+    }
+
+    /// The words that are whole in every line that it matches.
+    fn whole_words(&self) -> Vec<&str> {
+        let mut words = Vec::new();
+        for (place, text) in self.literals() {
+            words.extend(text.contains(words::CHEVRONS).then_some(words::CHEVRONS));
+            // A typed hole may continue a word.
+            let is_hole = |place: Option<usize>| {
+                let part = place.and_then(|place| self.parts.get(place));
+                matches!(part, Some(Part::Hole { kind, .. }) if *kind != Kind::Text)
+            };
+            let mut at = 0;
+            for word in text.split(|c| !is_letter(c)) {
+                let end = at + word.len();
+                let is_cut = at == 0 && is_hole(place.checked_sub(1))
+                    || end == text.len() && is_hole(Some(place + 1));
+                if !word.is_empty() && !is_cut {
+                    words.push(word);
+                }
+                at = end + text[end..].chars().next().map_or(0, char::len_utf8);
+            }
+        }
+        words
+    }
+}
+
+fn is_letter(c: char) -> bool {
+    c.is_ascii_alphanumeric() || c == '_' || !c.is_ascii()
 }
 
 fn slices(of: &[Vec<usize>]) -> String {
@@ -291,8 +343,14 @@ fn write_patterns(text: &mut String, patterns: &[(String, Use)]) -> Result<(), S
             Use::Context => "Use::Context".to_owned(),
             Use::Number(family) => format!("Use::Number({family})"),
         };
-        writeln!(text, "Entry {{ text: {it:?}, words: {}, of: {used} }},", pattern.words())
-            .map_err(|error| error.to_string())?;
+        let words = pattern.whole_words().into_iter().map(words::hash);
+        let bits = words.fold(0, |bits, hash| bits | words::bit(hash));
+        writeln!(
+            text,
+            "Entry {{ text: {it:?}, words: {}, bits: {bits}, of: {used} }},",
+            pattern.words()
+        )
+        .map_err(|error| error.to_string())?;
     }
     let slots = (found_by.len() * 4).next_power_of_two();
     let mut table = vec![(0, 0, 0); slots];

@@ -37,8 +37,8 @@ pub(crate) fn parse(text: &str) -> Result<Vec<Entry>, ron::error::SpannedError> 
 /// An entry of a file.
 #[derive(Clone, Debug, Deserialize)]
 pub(crate) enum Entry {
-    Row(Row),
-    Codes(Codes),
+    Row(Box<Row>),
+    Codes(Box<Codes>),
 }
 
 #[derive(Clone, Debug, Default, Deserialize)]
@@ -102,7 +102,6 @@ pub(crate) struct Row {
 pub(crate) struct Example {
     pub(crate) log: String,
     #[serde(default)]
-    #[cfg_attr(not(test), allow(dead_code, reason = "the tests compare them"))]
     pub(crate) captures: BTreeMap<String, String>,
 }
 

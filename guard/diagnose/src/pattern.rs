@@ -6,10 +6,9 @@
 use core::ops::Range;
 
 use crate::value::{Kind, is_word};
-use crate::words::CHEVRONS;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-enum Part {
+pub(crate) enum Part {
     /// In lower case.
     Literal(String),
     Hole {
@@ -22,7 +21,7 @@ enum Part {
 /// A pattern that is ready to be searched for.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Pattern {
-    parts: Vec<Part>,
+    pub(crate) parts: Vec<Part>,
 }
 
 /// A captured text.
@@ -106,52 +105,6 @@ impl Pattern {
             return Err("two holes of text without a literal between them".into());
         }
         Ok(Self { parts })
-    }
-
-    /// The names of its holes.
-    pub(crate) fn holes(&self) -> impl Iterator<Item = &str> {
-        self.parts.iter().filter_map(|part| match part {
-            Part::Hole { name, .. } => Some(name.as_str()),
-            _ => None,
-        })
-    }
-
-    fn literals(&self) -> impl Iterator<Item = (usize, &str)> {
-        self.parts.iter().enumerate().filter_map(|(place, part)| match part {
-            Part::Literal(text) => Some((place, text.as_str())),
-            _ => None,
-        })
-    }
-
-    /// The number of words in its literals.
-    pub(crate) fn words(&self) -> usize {
-        self.literals()
-            .map(|(_, text)| text.split(|c| !is_letter(c)).filter(|it| !it.is_empty()).count())
-            .sum()
-    }
-
-    /// The words that are whole in every line that it matches.
-    pub(crate) fn whole_words(&self) -> Vec<&str> {
-        let mut words = Vec::new();
-        for (place, text) in self.literals() {
-            words.extend(text.contains(CHEVRONS).then_some(CHEVRONS));
-            // A typed hole may continue a word.
-            let is_hole = |place: Option<usize>| {
-                let part = place.and_then(|place| self.parts.get(place));
-                matches!(part, Some(Part::Hole { kind, .. }) if *kind != Kind::Text)
-            };
-            let mut at = 0;
-            for word in text.split(|c| !is_letter(c)) {
-                let end = at + word.len();
-                let is_cut = at == 0 && is_hole(place.checked_sub(1))
-                    || end == text.len() && is_hole(Some(place + 1));
-                if !word.is_empty() && !is_cut {
-                    words.push(word);
-                }
-                at = end + text[end..].chars().next().map_or(0, char::len_utf8);
-            }
-        }
-        words
     }
 
     /// What it captures in `line`, if it is there. Takes from `steps`, and gives up without any.
@@ -273,10 +226,6 @@ fn is_border(text: &str, at: usize) -> bool {
         at.and_then(|at| text.as_bytes().get(at)).is_some_and(|it| is_word(*it))
     };
     !(is_inside(at.checked_sub(1)) && is_inside(Some(at)))
-}
-
-fn is_letter(c: char) -> bool {
-    c.is_ascii_alphanumeric() || c == '_' || !c.is_ascii()
 }
 
 fn is_name(name: &str) -> bool {

@@ -10,8 +10,6 @@ pub(crate) struct Relation {
     left: Term,
     /// The operator and what it compares with; none asks whether a name is known.
     right: Option<(Operator, Term)>,
-    /// Every name that has to be known, in the order of the text.
-    names: Vec<String>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -50,7 +48,7 @@ impl Relation {
     pub(crate) fn parse(text: &str) -> Result<Self, String> {
         let mut tokens = tokens(text)?;
         tokens.reverse();
-        let mut parser = Parser { tokens, names: Vec::new() };
+        let mut parser = Parser { tokens };
         let left = parser.sum()?;
         let operator = parser.tokens.pop();
         let right = match operator {
@@ -66,13 +64,8 @@ impl Relation {
         }
         match parser.tokens.pop() {
             Some(rest) => Err(format!("more than a relation: {rest}")),
-            None => Ok(Self { left, right, names: parser.names }),
+            None => Ok(Self { left, right }),
         }
-    }
-
-    /// The names that it reads.
-    pub(crate) fn names(&self) -> &[String] {
-        &self.names
     }
 
     /// Whether it holds. What is unknown does not hold.
@@ -104,25 +97,9 @@ impl Relation {
 pub(crate) fn evaluate(text: &str, known: &dyn Fn(&str) -> Option<Value>) -> Option<f64> {
     let mut tokens = tokens(text).ok()?;
     tokens.reverse();
-    let mut parser = Parser { tokens, names: Vec::new() };
+    let mut parser = Parser { tokens };
     let term = parser.sum().ok()?;
     parser.tokens.is_empty().then(|| term.value(known)).flatten().and_then(|it| as_number(&it))
-}
-
-/// The names that an expression reads.
-///
-/// # Errors
-///
-/// What is wrong with it.
-pub(crate) fn names_of(text: &str) -> Result<Vec<String>, String> {
-    let mut tokens = tokens(text)?;
-    tokens.reverse();
-    let mut parser = Parser { tokens, names: Vec::new() };
-    parser.sum()?;
-    match parser.tokens.pop() {
-        Some(rest) => Err(format!("more than an expression: {rest}")),
-        None => Ok(parser.names),
-    }
 }
 
 impl Term {
@@ -213,7 +190,6 @@ fn compare(left: &Value, right: &Value) -> Option<Ordering> {
 struct Parser {
     /// The last one is next.
     tokens: Vec<String>,
-    names: Vec<String>,
 }
 
 impl Parser {
@@ -278,7 +254,6 @@ impl Parser {
             }
             None => (token, None),
         };
-        self.names.push(name.clone());
         Ok(axis.map_or_else(|| Term::Name(name.clone()), |axis| Term::Axis(name.clone(), axis)))
     }
 }

@@ -44,6 +44,8 @@ pub(crate) struct Entry {
     pub(crate) text: &'static str,
     /// Words in its literals.
     pub(crate) words: u16,
+    /// The bits of its whole words.
+    pub(crate) bits: u64,
     pub(crate) of: Use,
 }
 

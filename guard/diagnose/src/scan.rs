@@ -35,7 +35,8 @@ pub struct LogScanner {
     /// Patterns of rows' contexts, with what they captured first.
     pub(crate) contexts: BTreeMap<usize, Found>,
     pub(crate) facts: Vec<Fact>,
-    compiled: BTreeMap<usize, Pattern>,
+    /// The patterns that were searched for, by their places.
+    compiled: Vec<Option<Box<Pattern>>>,
     candidates: Vec<u16>,
     traceback: Traceback,
     is_question: bool,
@@ -156,7 +157,15 @@ impl LogScanner {
     fn scan(&mut self, text: &str, number: u64) {
         let mut candidates = core::mem::take(&mut self.candidates);
         candidates.clear();
-        words::hashes(text.as_bytes(), |hash| candidates.extend_from_slice(rows::found_by(hash)));
+        let mut bits = 0;
+        words::hashes(text.as_bytes(), |hash| {
+            bits |= words::bit(hash);
+            candidates.extend_from_slice(rows::found_by(hash));
+        });
+        candidates.retain(|place| {
+            let entry = PATTERNS.get(usize::from(*place));
+            entry.is_some_and(|entry| entry.bits & !bits == 0)
+        });
         if !candidates.is_empty() {
             candidates.sort_unstable();
             candidates.dedup();
@@ -236,10 +245,14 @@ impl LogScanner {
     /// What the pattern captures in the line.
     fn find(&mut self, place: usize, line: &Line, steps: &mut usize) -> Option<Vec<Capture>> {
         let text = PATTERNS.get(place)?.text;
-        if !self.compiled.contains_key(&place) {
-            self.compiled.insert(place, Pattern::parse(text).ok()?);
+        if self.compiled.is_empty() {
+            self.compiled.resize(PATTERNS.len(), None);
         }
-        self.compiled.get(&place)?.find(line, steps)
+        let compiled = self.compiled.get_mut(place)?;
+        if compiled.is_none() {
+            *compiled = Some(Box::new(Pattern::parse(text).ok()?));
+        }
+        compiled.as_ref()?.find(line, steps)
     }
 
     fn keep(&mut self, place: usize, words: u16, captures: Vec<Capture>, line: &Line, number: u64) {

@@ -30,6 +30,11 @@ pub(crate) fn hash(word: &str) -> u32 {
     word.bytes().fold(SEED, next)
 }
 
+/// One bit of 64 for a word: a pattern can only be in a line that has the bits of all its words.
+pub(crate) const fn bit(hash: u32) -> u64 {
+    1 << (hash.wrapping_mul(0x9e37_79b1) >> 26)
+}
+
 /// Begins the configuration of a launch, and counts as a word.
 pub(crate) const CHEVRONS: &str = "<<<";
 

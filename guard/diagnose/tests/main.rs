@@ -6,5 +6,6 @@ mod judge;
 mod messages;
 mod reports;
 mod rows;
+#[allow(dead_code, reason = "the build script reads the rest")]
 #[path = "../schema.rs"]
 mod schema;

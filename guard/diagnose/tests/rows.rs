@@ -21,7 +21,7 @@ fn rows() -> Vec<(String, Row)> {
         let entries = schema::parse(&text).expect("checked when the crate was built");
         for entry in entries {
             match entry {
-                Entry::Row(row) => rows.push((name.clone(), row)),
+                Entry::Row(row) => rows.push((name.clone(), *row)),
                 Entry::Codes(codes) => rows.extend(codes.rows().map(|row| (name.clone(), row))),
             }
         }
@@ -77,7 +77,7 @@ fn every_example_is_explained_by_its_row() {
             match answer.failures.first() {
                 Some(first) if is_said(first) => {}
                 Some(first) => {
-                    problem(format!("{} comes before it in {:?}", first.id, example.log))
+                    problem(format!("{} comes before it in {:?}", first.id, example.log));
                 }
                 None => problem(format!("nothing is explained in {:?}", example.log)),
             }
