@@ -1,0 +1,105 @@
+//! What is found in logs, also in bad ones.
+
+use gridguard_diagnose::{Diagnosis, Known, LogScanner, MAX_LINE_BYTES};
+use proptest::prelude::*;
+
+fn diagnosis(text: &str) -> Diagnosis {
+    let mut log = LogScanner::new();
+    log.read(text.as_bytes()).expect("memory can be read");
+    log.diagnosis(&Known::default())
+}
+
+#[test]
+fn consequences_follow_the_failure_that_explains_them_once() {
+    let found = diagnosis(
+        "step 1 ok\n\
+         RuntimeError: CUDA error: an illegal memory access was encountered\n\
+         RuntimeError: CUDA error: CUBLAS_STATUS_EXECUTION_FAILED when calling cublasSgemm\n\
+         RuntimeError: CUDA error: an illegal memory access was encountered\n",
+    );
+    let [failure] = &found.failures[..] else { panic!("{found}") };
+    assert_eq!((failure.code, failure.times, failure.evidence[0].line), (Some(700), 2, 2));
+    assert_eq!(failure.consequences.iter().map(|it| it.line).collect::<Vec<_>>(), [3]);
+    assert!(!found.is_decided());
+}
+
+#[test]
+fn a_size_serves_no_launch_that_it_does_not_belong_to() {
+    let far = format!("grid=(1, 70000, 1) block=(32, 1, 1)\n{}", "step\n".repeat(80));
+    let near = "grid=(1, 70000, 1) block=(32, 1, 1)\n";
+    let launch = |log: &str| {
+        let found = diagnosis(&format!("{log}CUDA_ERROR_INVALID_VALUE\n"));
+        found.failures[0].launch.clone()
+    };
+    assert_eq!(launch(&far), None);
+    assert_eq!(launch(near).and_then(|it| it.grid), Some([1, 70_000, 1]));
+}
+
+#[test]
+fn a_long_line_is_scanned_to_its_end_and_shown_truncated() {
+    let long = "x ".repeat(MAX_LINE_BYTES);
+    let found = diagnosis(&format!("{long} CUDA error: 700 \u{fc}{long}"));
+    let line = &found.failures[0].evidence[0];
+    assert_eq!((found.failures.len(), line.line), (1, 1));
+    assert!(line.text.len() <= 400 && line.text.ends_with('\u{2026}'), "{line:?}");
+}
+
+#[test]
+fn colors_progress_bars_and_utf_16_hide_nothing() {
+    let found = diagnosis(
+        "  3 %|##\r  4 %|###\r\u{1b}[31mRuntimeError\u{1b}[0m: CUDA error: \u{1b}[1mmisaligned \
+         address\u{1b}[0m\r\nok\r\n",
+    );
+    assert_eq!(found.failures[0].evidence[0].text, "RuntimeError: CUDA error: misaligned address");
+    let wide = "\u{feff}ok\r\nCUDA error: misaligned address\r\n".encode_utf16();
+    let mut log = LogScanner::new();
+    log.read(wide.flat_map(u16::to_le_bytes).collect::<Vec<u8>>().as_slice()).expect("memory");
+    let found = log.diagnosis(&Known::default());
+    assert_eq!((found.lines, found.failures[0].evidence[0].line), (2, 2));
+}
+
+#[test]
+fn a_harmless_mention_is_no_failure() {
+    let found =
+        diagnosis("test \"CUDA out of memory\" passed\nif (e == cudaErrorNotReady) return;\n");
+    assert!(!found.is_decided(), "{found}");
+    assert!(found.failures.iter().all(|it| it.code.is_none()), "{found}");
+}
+
+#[test]
+fn a_line_of_all_words_takes_time_linear_in_it() {
+    let words: Vec<&str> = include_str!("messages.txt").split_whitespace().collect();
+    let line = words.join(" ").repeat(20);
+    let begun = std::time::Instant::now();
+    diagnosis(&line);
+    let seconds = begun.elapsed().as_secs_f64();
+    assert!(seconds < 60.0, "{seconds} s for {} bytes", line.len());
+}
+
+proptest! {
+    #[test]
+    fn random_bytes_are_read_without_a_panic(
+        bytes in proptest::collection::vec(any::<u8>(), 0..4096),
+    ) {
+        let mut log = LogScanner::for_question();
+        log.read(bytes.as_slice()).expect("memory can be read");
+        log.diagnosis(&Known::default());
+    }
+
+    #[test]
+    fn fragments_of_messages_are_read_without_a_panic(
+        fragments in proptest::collection::vec(
+            prop::sample::select(vec![
+                "CUDA", "error", ":", " ", "(", ")", "Xid", "NVRM", "9", "18446744073709551616",
+                "out of memory", "Tried to allocate ", "1.", ".5", "GiB", "\u{1f600}", "\n",
+                "File \"a.py\", line 1, in <module>", "grid=(", ",", "<<<", ">>>", "sm_", "0x",
+                "Assertion `", "failed", "block: [", "]", "found version ", "nccl", "\0",
+            ]),
+            0..64,
+        )
+    ) {
+        let found = diagnosis(&fragments.concat());
+        prop_assert!(found.failures.iter().all(|it| !it.cause.is_empty()));
+        prop_assert!(found.to_string().lines().count() <= 14);
+    }
+}
