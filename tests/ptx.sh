@@ -14,8 +14,8 @@
 #   tests/ptx.sh candle NAME
 #                        PTX of a source of candle's, such as quantized; prints its path
 #   tests/ptx.sh index FOLDER...
-#                        counts 32-bit indices that wrap in the PTX of these projects, runs each reported entry in an
-#                        interpreter, and writes bench-data/results/host/index.txt; minutes of one core for each project
+#                        counts verdicts on the PTX of these projects, runs launches that are called safe in an
+#                        interpreter, and writes bench-data/results/host/index.txt; minutes of one core
 #   tests/ptx.sh sample FOLDER
 #                        PTX of ggml, Triton, Liger, CuPy and Numba for sm_80 and sm_90, in a folder for each project;
 #                        files that are there are kept; hours of one core. PYTHON names a Python that has the packages.
@@ -199,7 +199,7 @@ forms() {
     cp "$work/forms.txt" bench-data/results/host/forms.txt
 }
 
-# index FOLDER...: the details of what was not confirmed stay in the work folder.
+# index FOLDER...
 index() {
     local folders
     folders=$(printf '%s:' "$@")
@@ -209,10 +209,10 @@ index() {
     {
         printf 'commit  %s\ndate    %s\n' "$(git rev-parse --short=8 HEAD)" "$(date --iso-8601)"
         printf 'command tests/ptx.sh index FOLDER...; times are of one core beside other work\n\n'
-        awk 'BEGIN { RS = ""; ORS = "\n\n" } NR <= 3' "$work/index.txt"
+        cat "$work/index.txt"
+        printf '\n'
         cat guard/index/corpus/projects.txt
     } >bench-data/results/host/index.txt
-    echo "not confirmed: $work/index.txt"
 }
 
 if [ "${1:-}" = index ]; then

@@ -24,9 +24,10 @@ impl<'a> Trace<'_, 'a> {
             (_, Some(mask)) => (a, mask),
             (Some(mask), _) => (b, mask),
             _ => {
-                let (large, small) =
-                    if self.values.range(a).1 <= self.values.range(b).1 { (b, a) } else { (a, b) };
-                return (self.values.range(small).0 >= 0)
+                let ranges = [a, b].map(|value| self.values.range(value));
+                let is_second = ranges[0].0 < 0 || ranges[1].0 >= 0 && ranges[1].1 <= ranges[0].1;
+                let (large, small) = if is_second { (a, b) } else { (b, a) };
+                return (ranges[usize::from(is_second)].0 >= 0)
                     .then(|| self.values.binary(Op::And, large, small));
             }
         };

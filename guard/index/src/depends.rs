@@ -11,36 +11,41 @@ impl EntryIndex {
     /// The sizes on which its indices and their conditions depend, each with the number of bytes that are read of it.
     /// Launches that agree in these sizes have the same verdict.
     pub fn sizes(&self) -> Vec<(Size, u64)> {
-        let mut open = Open { values: &self.values, polys: Vec::new(), contexts: HashSet::new() };
-        for check in &self.checks {
-            open.polys.push(&check.value);
-            open.context(check.context);
+        let checks = self.checks.iter().map(|check| (&check.value, check.context));
+        self.values.sizes_of(checks).into_iter().collect()
+    }
+}
+
+impl Values {
+    /// The sizes on which values and the conditions of their contexts depend.
+    pub(super) fn sizes_of<'v>(
+        &'v self,
+        checks: impl IntoIterator<Item = (&'v Poly, u32)>,
+    ) -> BTreeSet<(Size, u64)> {
+        let mut open = Open { values: self, polys: Vec::new(), contexts: HashSet::new() };
+        for (value, context) in checks {
+            open.polys.push(value);
+            open.context(context);
         }
         let (mut seen, mut found) = (HashSet::new(), BTreeSet::new());
         while let Some(poly) = open.polys.pop() {
             for atom in poly.atoms().filter(|atom| seen.insert(*atom)) {
-                match &self.values.get(atom).kind {
-                    Kind::Size(size, bytes) => {
-                        found.insert((*size, *bytes));
+                let kind = &self.get(atom).kind;
+                open.polys.extend(self.parts(kind));
+                match kind {
+                    Kind::Size(size, bytes) => found.extend([(*size, *bytes)]),
+                    Kind::BlockIndex(axis) => found.extend([(Size::Grid(*axis), WORD)]),
+                    Kind::ThreadIndex(axis) => found.extend([(Size::Block(*axis), WORD)]),
+                    Kind::Join(number) => {
+                        let incoming =
+                            self.joins.get(*number).into_iter().flat_map(|join| &join.incoming);
+                        incoming.for_each(|incoming| open.context(incoming.context));
                     }
-                    Kind::BlockIndex(axis) => {
-                        found.insert((Size::Grid(*axis), WORD));
-                    }
-                    Kind::ThreadIndex(axis) => {
-                        found.insert((Size::Block(*axis), WORD));
-                    }
-                    kind => {
-                        open.polys.extend(self.values.parts(kind));
-                        if let Kind::Join(number) = kind {
-                            let join = self.values.joins.get(*number);
-                            let incoming = join.into_iter().flat_map(|join| &join.incoming);
-                            incoming.for_each(|incoming| open.context(incoming.context));
-                        }
-                    }
+                    _ => {}
                 }
             }
         }
-        found.into_iter().collect()
+        found
     }
 }
 

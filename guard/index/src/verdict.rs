@@ -164,10 +164,6 @@ impl EntryIndex {
         let Self { checks, values, .. } = self;
         let mut bounds = Bounds::new(values, sizes);
         let (mut doubt, most) = (None, *work);
-        let has_open = bounds.values.atoms.iter().any(|atom| match atom.kind {
-            Kind::Size(size @ Size::Parameter { .. }, _) => sizes.get(size).is_none(),
-            _ => false,
-        });
         // The worst check of each place.
         let mut wraps: BTreeMap<usize, (usize, Bound)> = BTreeMap::new();
         for (number, check) in checks.iter().enumerate() {
@@ -177,7 +173,12 @@ impl EntryIndex {
             }
             let found = check.exceeding(&mut bounds);
             let is_open =
-                |formula, values: &Values| !unknown_sizes(values, formula, sizes).is_empty();
+                |formula: &Poly, values: &Values| !unknown_sizes(values, formula, sizes).is_empty();
+            let has_open = |values: &Values| {
+                let used = values.sizes_of([(&check.value, check.context)]);
+                let is_parameter = |size| matches!(size, Size::Parameter { .. });
+                used.into_iter().any(|(size, _)| is_parameter(size) && sizes.get(size).is_none())
+            };
             let by_memory = check.doubt.filter(|why| *why == Reason::Loaded);
             let unknown = match found {
                 Ok(None) => check.negative(&mut bounds),
@@ -198,7 +199,7 @@ impl EntryIndex {
                 Ok(Some(_)) => Some(Reason::Instruction),
                 // What is computed from memory and goes to memory is data of the program. Only the grid makes an index of it.
                 Err((Reason::Loaded, _)) if !check.is_index && by_memory.is_some() => None,
-                Err((Reason::TooComplex, _)) if !check.is_index && has_open => None,
+                Err((Reason::TooComplex, _)) if !check.is_index && has_open(bounds.values) => None,
                 Err((reason, _)) => Some(reason),
             };
             let unknown = unknown.map(|why| (by_memory.unwrap_or(why), check.place));
@@ -340,8 +341,7 @@ pub(super) fn all_sizes(values: &Values, formula: &Poly) -> Vec<Size> {
         for atom in poly.atoms() {
             match &values.get(atom).kind {
                 Kind::Size(size, _) => sizes.push(*size),
-                kind @ Kind::Binary(..) => open.extend(kind.operands()),
-                _ => {}
+                kind => open.extend(kind.operands()),
             }
         }
     }

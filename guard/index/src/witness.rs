@@ -27,8 +27,15 @@ impl Check {
     /// Whether a thread that was tried computes a value beyond the type, or one that changes in a loop or depends on data.
     pub(super) fn has_witness(&self, bounds: &mut Bounds<'_>) -> bool {
         let size = |size| bounds.largest(size);
-        let [grid, block] =
+        let [mut grid, block] =
             [Size::Grid, Size::Block].map(|of| [0, 1, 2].map(|axis| (size(of(axis)) - 1).max(0)));
+        // Along other axes, all blocks do the same.
+        for (axis, last) in grid.iter_mut().enumerate() {
+            let is_read = bounds.values.known(&Kind::BlockIndex(axis)).is_some();
+            *last = if is_read { *last } else { 0 };
+        }
+        let is_other =
+            |corner: &usize| (0..3).all(|axis| grid[axis] > 0 || corner >> axis & 1 == 0);
         let mut steps = 0;
         let mut reaches = |place: [i128; 3], thread: [i128; 3]| {
             let mut one = Thread::new(bounds, place, thread);
@@ -47,33 +54,34 @@ impl Check {
             steps += one.steps;
             (exceeds || is_free, holds && decides)
         };
+        // The last thread of a block that comes here.
+        let at_end = |reaches: &mut dyn FnMut([i128; 3], [i128; 3]) -> (bool, bool),
+                      place,
+                      thread: [i128; 3]| {
+            let at = |x| [x, thread[1], thread[2]];
+            let beyond = first(block[0] + 1, |x| !reaches(place, at(x)).1);
+            reaches(place, at((beyond - 1).max(0))) == (true, true)
+        };
         let of_x = [block[0], 0, block[0] / 2, block[0].min(31), block[0].min(1)];
         let threads = of_x.map(|x| if x == block[0] { block } else { [x, 0, 0] });
         let found = threads.into_iter().any(|thread| {
-            (0..8).any(|corner: usize| {
+            (0..8).filter(is_other).any(|corner| {
                 let place =
                     [0, 1, 2].map(|axis| if corner >> axis & 1 == 0 { grid[axis] } else { 0 });
                 reaches(place, thread) == (true, true)
+                    || at_end(&mut reaches, place, thread)
                     || (0..3).filter(|axis| place[*axis] > 0).any(|axis| {
                         let at = |block| {
                             core::array::from_fn(|one| if one == axis { block } else { place[one] })
                         };
-                        // The first block that exceeds, and the last block and thread that come here.
+                        // The first block that exceeds, and the last block that comes here.
                         let exceeds = first(grid[axis], |block| reaches(at(block), thread).0);
-                        let holds = (first(grid[axis] + 1, |block| !reaches(at(block), thread).1)
-                            - 1)
-                        .max(0);
-                        let beyond = first(block[0] + 1, |x| {
-                            !reaches(at(holds), [x, thread[1], thread[2]]).1
-                        });
-                        if reaches(at(holds), [(beyond - 1).max(0), thread[1], thread[2]])
-                            == (true, true)
-                        {
-                            return true;
-                        }
+                        let beyond = first(grid[axis] + 1, |block| !reaches(at(block), thread).1);
+                        let holds = (beyond - 1).max(0);
                         let last = (0..NEAR).map(|back| (grid[axis] - back).max(0));
                         let mut tried = [exceeds, holds].into_iter().chain(last);
-                        tried.any(|block| reaches(at(block), thread) == (true, true))
+                        at_end(&mut reaches, at(holds), thread)
+                            || tried.any(|block| reaches(at(block), thread) == (true, true))
                     })
             })
         });
@@ -114,7 +122,10 @@ impl<'b, 'v> Thread<'b, 'v> {
             return None;
         }
         match &known.kind {
-            Kind::Size(size, _) => Some(self.bounds.largest(*size).min(known.high)),
+            Kind::Size(size, _) => Some(match self.bounds.sizes.get(*size) {
+                Some(given) => given.min(known.high),
+                None => self.bounds.size(atom, *size).1.min(i128::from(u32::MAX)),
+            }),
             Kind::ThreadIndex(axis) => Some(self.thread[*axis]),
             Kind::BlockIndex(axis) => Some(self.block[*axis]),
             Kind::Binary(op, one, two) => {
