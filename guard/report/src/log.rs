@@ -53,7 +53,7 @@ pub fn explain_log(
         if let Some(launch) = launch {
             let judged = stated_launch::judge(&launch, device, capability.as_deref())?;
             if let Some((rules, command)) = judged {
-                diagnosis.judge_launch(place, &rules, command.as_deref());
+                diagnosis.judge_launch(place, &rules, Some(&command));
             }
         }
     }

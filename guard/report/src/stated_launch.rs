@@ -16,7 +16,7 @@ pub(crate) fn judge(
     launch: &StatedLaunch,
     device: Option<&DeviceLimits>,
     capability: Option<&str>,
-) -> Result<Option<(Vec<ViolatedRule>, Option<String>)>, CatalogError> {
+) -> Result<Option<(Vec<ViolatedRule>, String)>, CatalogError> {
     let StatedLaunch { grid, block, shared_bytes, kernel_threads, kernel, .. } = launch;
     let stated = capability.and_then(|it| catalog::limits(&architecture(it)).ok());
     let size = |size: Option<[u64; 3]>| size.map_or(Dim3::ONE, |[x, y, z]| Dim3::new(x, y, z));
@@ -41,7 +41,7 @@ pub(crate) fn judge(
     // Without grid or block, further rules may be violated.
     let is_whole = grid.is_some() && block.is_some();
     let command = command(&request, name.as_deref().unwrap_or("any"), *kernel_threads);
-    Ok((is_whole || !rules.is_empty()).then_some((rules, Some(command))))
+    Ok((is_whole || !rules.is_empty()).then_some((rules, command)))
 }
 
 /// The check of a launch, to be pasted.
