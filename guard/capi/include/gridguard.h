@@ -1081,7 +1081,7 @@ gg_status gg_diagnose(const char *text,
                       struct gg_error **error);
 
 /**
- * Explains an error of this library: CUDA's name of the failure, its causes by likelihood, and the remedies.
+ * Explains an error of this library: CUDA's name of the failure, its cause or possible causes, and the remedies.
  * `GG_NOT_FOUND` if CUDA has no error for it; the error's message is then complete.
  *
  * Thread-safe.

@@ -83,7 +83,7 @@ pub unsafe extern "C" fn gg_diagnose(
     unsafe { create(out, error, make) }
 }
 
-/// Explains an error of this library: CUDA's name of the failure, its causes by likelihood, and the remedies.
+/// Explains an error of this library: CUDA's name of the failure, its cause or possible causes, and the remedies.
 /// `GG_NOT_FOUND` if CUDA has no error for it; the error's message is then complete.
 ///
 /// Thread-safe.

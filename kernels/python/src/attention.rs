@@ -1,7 +1,7 @@
 //! Attention on PyTorch's tensors.
 //!
 //! A common call is one Python function, from the checks to the launch, which PyTorch's dispatcher calls too
-//! (`dispatch.rs`). Compiled and differentiated code calls the operator of `_operator.py`, which calls `submit`.
+//! (`dispatch.rs`). The operators of `_operator.py`, for compiled code, try it first, and then call `submit`.
 
 use core::ffi::c_void;
 use core::hash::Hash;
