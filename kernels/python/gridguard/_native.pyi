@@ -69,6 +69,7 @@ class Attention:
         needed: Sequence[bool],
         is_causal: bool,
         scale: float,
+        enable_gqa: bool,
         /,
     ) -> list[Tensor | None] | None:
         """Return the gradients of (query, key, value), where needed, or None if the call or its gradients are not

@@ -146,7 +146,8 @@ def _fake_attention(query: Tensor, key: Tensor, value: Tensor, *others: Any) -> 
 @torch.library.impl(_library, "attention_backward", "CompositeExplicitAutograd")
 def _attention_backward(grad: Tensor, *call: Any) -> tuple[Tensor, ...]:
     *tensors, is_causal, scale, _, needed = call
-    served = _launch.kernels.serve_backward(grad, tensors, needed, is_causal, scale)
+    # The gradients of grouped heads would have other strides than compilers expect.
+    served = _launch.kernels.serve_backward(grad, tensors, needed, is_causal, scale, False)
     if served is None:
         return _compute_backward(grad, *call)
     return tuple(grad.new_empty(0) if one is None else one for one in (*served, None))
@@ -342,8 +343,7 @@ def _gradients_of_node(ctx: Any, grad: Tensor) -> list[Tensor | None]:
     tensors, needed = ctx.saved_tensors, ctx.needs_input_grad[:4]
     compute = attention_backward
     if not torch.compiler.is_compiling():
-        is_causal, scale, _ = ctx.options
-        served = _launch.kernels.serve_backward(grad, tensors, needed, is_causal, scale)
+        served = _launch.kernels.serve_backward(grad, tensors, needed, *ctx.options)
         if served is not None:
             return [*served, None]
         if not torch.is_grad_enabled() and not _launch.kernels.is_recorded() and all(map(_is_plain, (grad, *tensors))):

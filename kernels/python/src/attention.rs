@@ -25,7 +25,7 @@ use crate::border::{Border, MEASURED, borders, is_beyond};
 use crate::error::{UnavailableError, failed, unavailable};
 use crate::launches::{self, BACKWARD, LAUNCHES, Launch, Launches};
 use crate::state::State;
-use crate::tensor::{Device, Reader};
+use crate::tensor::{Device, Reader, View};
 
 /// Attention on tensors of the module `torch`.
 ///
@@ -220,7 +220,7 @@ impl Attention {
     /// The gradients of query, key and value of a call that `serve` recorded with these tensors (query, key, value and
     /// bias), where they are needed. `None` if the call is not common, as in `serve`, if a bias needs a gradient, or if
     /// the gradients are differentiated: nothing was launched.
-    #[pyo3(signature = (grad, saved, needed, is_causal, scale, /))]
+    #[pyo3(signature = (grad, saved, needed, is_causal, scale, enable_gqa, /))]
     fn serve_backward<'py>(
         &self,
         grad: &Bound<'py, PyAny>,
@@ -228,6 +228,7 @@ impl Attention {
         needed: [bool; 4],
         is_causal: bool,
         scale: f64,
+        enable_gqa: bool,
     ) -> PyResult<Option<[Option<Bound<'py, PyAny>>; 3]>> {
         let ([query, key, value, bias], py) = (&saved, grad.py());
         let bias = (!bias.is_none()).then_some(bias);
@@ -244,13 +245,30 @@ impl Attention {
             return Ok(None);
         }
         let empty_like = |tensor: &Bound<'py, PyAny>| self.empty_like.bind(py).call1((tensor,));
-        let [dq, dk, dv] = [empty_like(query)?, empty_like(key)?, empty_like(value)?];
-        let options = Options { scale, causal: is_causal, grouped: false, dropout: 0.0 };
+        let views = [query, key].map(|tensor| self.reader.view(tensor).unwrap_or_default());
+        let heads = heads_of_group(&views).filter(|_| enable_gqa);
+        // The kernels write the gradients of key and value for each head of the query.
+        let gradient = |like: &Bound<'py, PyAny>| {
+            let Some(heads) = heads else { return empty_like(like) };
+            let mut sizes = self.reader.view(like)?.dims.into_owned();
+            sizes.insert(sizes.len().saturating_sub(2), heads);
+            like.call_method1(intern!(py, "new_empty"), (sizes,))
+        };
+        let (dq, mut dk, mut dv) = (empty_like(query)?, gradient(key)?, gradient(value)?);
+        let options = Options { scale, causal: is_causal, grouped: heads.is_some(), dropout: 0.0 };
         let tensors = [query, key, value, grad, &dq, &dk, &dv];
         if !self.is_launched(tensors, bias, options, submit_backward)? {
             return Ok(None);
         }
         self.backward.fetch_add(1, Ordering::Relaxed);
+        if heads.is_some() {
+            // With a type, autocast does not change it.
+            let options = PyDict::new(py);
+            options.set_item(intern!(py, "dtype"), query.getattr(intern!(py, "dtype"))?)?;
+            for gradient in [&mut dk, &mut dv] {
+                *gradient = gradient.call_method(intern!(py, "sum"), (-3,), Some(&options))?;
+            }
+        }
         let mut wanted = needed.into_iter();
         Ok(Some([dq, dk, dv].map(|it| wanted.next().unwrap_or_default().then_some(it))))
     }
@@ -460,8 +478,18 @@ impl Attention {
         if tensors.iter().chain(of_bias.iter().flatten()).any(Option::is_none) {
             return Err("tensor type");
         }
-        let ([bias, bias_gradient], tensors) =
+        let ([mut bias, bias_gradient], mut tensors) =
             (of_bias.map(Option::flatten), tensors.map(Option::unwrap_or_default));
+        if let (true, Some(heads)) = (N == 7 && grouped, heads_of_group(&tensors)) {
+            // The gradients of key and value have an axis of heads already.
+            for (at, view) in tensors.iter_mut().enumerate().take(5) {
+                view.group(heads, matches!(at, 1 | 2)).ok_or("shape")?;
+            }
+            if let Some(bias) = bias.as_mut().filter(|bias| bias.dims.len() > 2) {
+                let is_shared = bias.dims.iter().rev().nth(2) == Some(&1);
+                bias.group(if is_shared { 1 } else { heads }, is_shared).ok_or("shape")?;
+            }
+        }
         let Some(q) = tensors.first() else { return Err("shape") };
         let all = || tensors.iter().chain(&bias).chain(&bias_gradient);
         if q.device.kind != self.kind() || all().any(|tensor| tensor.device != q.device) {
@@ -693,6 +721,13 @@ pub(crate) fn submit_prepared<O: Copy + Hash + Eq, P: Send + Sync + 'static>(
         }
         Err(error) => Err(failed(error)),
     }
+}
+
+/// How many heads of the query have one head of the key, if that is more than one.
+fn heads_of_group(tensors: &[View<'_>]) -> Option<u64> {
+    let [of_query, of_key] = [0, 1].map(|at| tensors.get(at)?.dims.iter().rev().nth(2).copied());
+    let heads = of_query?.checked_div(of_key?)?;
+    (heads > 1 && Some(of_key? * heads) == of_query).then_some(heads)
 }
 
 /// The value of a `bool`, not of a subclass.

@@ -150,6 +150,22 @@ impl View<'_> {
         StridedView { dims: &self.dims, strides: &self.strides }
     }
 
+    /// Makes the axis of heads, the third last, two axes: groups, and the heads of each. If `repeats`, the tensor has one
+    /// head for each group. `None` if there is no such axis.
+    pub(crate) fn group(&mut self, heads: u64, repeats: bool) -> Option<()> {
+        let at = self.dims.len().checked_sub(3)?;
+        let (size, stride) = (*self.dims.get(at)?, *self.strides.get(at)?);
+        let (groups, of_group, of_head) = if repeats {
+            (size, stride, 0)
+        } else {
+            (size.checked_div(heads)?, stride.checked_mul(heads)?, stride)
+        };
+        let (dims, strides) = (self.dims.to_mut(), self.strides.to_mut());
+        dims.splice(at..=at, [groups, heads]);
+        strides.splice(at..=at, [of_group, of_head]);
+        Some(())
+    }
+
     /// Whether it has this number of elements, contiguous in row-major order.
     pub(crate) fn is_whole(&self, elements: u128) -> bool {
         let axes = self.dims.iter().zip(&*self.strides).rev();

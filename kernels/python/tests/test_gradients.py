@@ -129,7 +129,9 @@ def test_gradients_of_a_group_of_heads_are_added(on_cpu, mask):
     found = torch.autograd.grad(attention(*tensors, **options), tensors, weights)
     close(found, torch.autograd.grad(exact(*tensors, **options), tensors, weights))
     # A mask of items or heads does not fold with groups of heads.
-    assert on_cpu() == (Counts(1, {}, backward=1) if mask in (None, (7, 5)) else Counts(0, {"strides": 1}))
+    is_served = mask in (None, (7, 5))
+    assert on_cpu() == (Counts(1, {}, backward=1) if is_served else Counts(0, {"strides": 1}))
+    assert _launch.kernels.counts[:2] == [is_served, is_served]
 
 
 def test_gradients_of_shared_keys_are_added(on_cpu):
