@@ -58,7 +58,7 @@ impl Explain {
         let machine = self.machine(device.as_deref());
         let diagnosis = explain_log(&log, &machine, device.as_deref())?;
         match self.all {
-            true => self.output.print(&diagnosis, &diagnosis.all())?,
+            true => self.output.print(&diagnosis, diagnosis.all())?,
             false => self.output.print(&diagnosis, &diagnosis)?,
         }
         Ok(if diagnosis.failures.is_empty() { Exit::No } else { Exit::Yes })
