@@ -83,7 +83,7 @@ proptest! {
     ) {
         let mut log = LogScanner::for_question();
         log.read(bytes.as_slice()).expect("memory can be read");
-        log.diagnosis(&Known::default());
+        let _ = log.diagnosis(&Known::default());
     }
 
     #[test]
