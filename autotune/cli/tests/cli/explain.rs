@@ -49,14 +49,12 @@ fn a_log_is_explained_from_its_first_failure_with_the_consequences() {
 #[test]
 fn the_first_failure_has_14_lines_of_80_columns_and_the_others_come_with_all() {
     let log = "CUDA error: invalid configuration argument\n\
-               CUDA error: invalid channel descriptor\n\
-               NVRM: Xid (PCI:0000:06:00): 79, GPU has fallen off the bus.\n";
+               CUDA error: invalid channel descriptor\n";
     let first = explain("-", log.as_bytes()).out;
     let is_short = |line: &str| line.chars().count() <= 80;
     assert!(first.lines().count() <= 14 && first.lines().all(is_short), "{first}");
     assert!(first.ends_with("1 more failure: --all\n"), "{first}");
-    let all = explain("- --all", log.as_bytes());
-    all.prints("Xid 79").prints("cudaErrorInvalidChannelDescriptor (20)");
+    explain("- --all", log.as_bytes()).prints("cudaErrorInvalidChannelDescriptor (20)");
 }
 
 #[test]
