@@ -6,8 +6,9 @@ use super::operand::{Operand, Type};
 use super::poly::Poly;
 use super::sizes::Reason;
 use super::step::WORD;
-use super::trace::{Input, Source, Trace, Use, index};
+use super::trace::{Input, Source, Trace, Use};
 use super::values::Origin;
+use super::values::index;
 
 impl Trace<'_, '_> {
     /// Writes results that are not known exactly: functions of the operands, values from memory, or anything.

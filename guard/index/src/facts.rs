@@ -4,7 +4,8 @@ use super::bound::Bounds;
 use super::condition::{Compare, Condition, Order};
 use super::poly::Poly;
 use super::sizes::Sizes;
-use super::trace::{Trace, index};
+use super::trace::Trace;
+use super::values::index;
 use super::values::{Context, Kind, LANE, Op, Origin, Values};
 
 impl Trace<'_, '_> {

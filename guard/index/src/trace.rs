@@ -9,7 +9,7 @@ use super::opcodes::{Effect, effect, is_special};
 use super::operand::{Operand, Type, operands};
 use super::poly::Poly;
 use super::sizes::{Reason, Size};
-use super::values::{Context, Incoming, Join, Kind, Origin, Values};
+use super::values::{Context, Incoming, Join, Kind, Origin, Values, index};
 
 /// A value: the result of an instruction, or a join at a block with several predecessors.
 pub(super) struct Node {
@@ -464,10 +464,6 @@ impl<'c, 'a> Trace<'c, 'a> {
     pub(super) fn operands(&self) -> Vec<Operand<'a>> {
         operands(self.code, &self.code.instructions[self.at])
     }
-}
-
-pub(super) fn index(id: u32) -> usize {
-    usize::try_from(id).unwrap_or(usize::MAX)
 }
 
 /// The registers that an instruction writes.

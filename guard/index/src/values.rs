@@ -5,7 +5,11 @@ use std::collections::HashMap;
 use super::condition::Condition;
 use super::poly::Poly;
 use super::sizes::{Reason, Size};
-use super::trace::index;
+
+/// The place of what has this number.
+pub(super) fn index(id: u32) -> usize {
+    usize::try_from(id).unwrap_or(usize::MAX)
+}
 
 /// The meaning of an atom.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]

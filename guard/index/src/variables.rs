@@ -3,7 +3,7 @@
 use super::bound::{Bound, Bounds, greatest_of, is_unbounded};
 use super::poly::{Poly, without};
 use super::sizes::Reason;
-use super::trace::index;
+use super::values::index;
 use super::values::{Incoming, Join, Kind, Op};
 
 impl Bounds<'_> {

@@ -4,7 +4,7 @@ use core::fmt::{self, Write};
 
 use super::poly::Poly;
 use super::sizes::{Reason, Size};
-use super::trace::index;
+use super::values::index;
 use super::values::{Kind, Op, Values};
 
 /// Writes values of one entry.

@@ -113,7 +113,7 @@ fn a_missing_device_is_the_first_cause() {
 #[test]
 fn another_driver_library_is_a_stub() {
     let error = CudaErrorKind::OtherLibrary { ours: "libcuda.so.1".into() };
-    assert_eq!(first_of(&error).id, "cuda-34");
+    assert_eq!(first_of(&error).id, "stub-libcuda-loaded");
 }
 
 #[test]
@@ -122,7 +122,10 @@ fn guard_and_diagnoses_agree_on_what_loses_a_context() {
     for number in 1..1000 {
         let is_lost = ContextState::after(number) == ContextState::Lost;
         let found = of_code(number, &Known::default()).failures.remove(0);
-        assert_eq!(found.is_sticky, is_lost, "{number}");
+        // Else it is a number of an old runtime, which no driver returns.
+        if found.code == Some(i64::from(number)) {
+            assert_eq!(found.is_sticky, is_lost, "{number}");
+        }
         agreed += usize::from(is_lost);
     }
     assert_eq!(agreed, 15);
