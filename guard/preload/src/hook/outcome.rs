@@ -94,8 +94,8 @@ pub(crate) fn skipped(launch: &Launch) {
         let [x, y, z] = launch.grid.map(u64::from);
         let blocks = u128::from(x * y) * u128::from(z);
         let why = format!(
-            "{x} x {y} x {z} are {blocks} blocks, which Triton's launcher multiplies in 32 bits \
-             and takes for none"
+            "{x} x {y} x {z} are {blocks} blocks, which the launcher multiplies in 32 bits and \
+             takes for none"
         );
         let refusal = |name: &str| Refusal::new(launch, SUCCESS, name).skipped(why);
         refuse::count(launch, SUCCESS, (entry, None), refusal);

@@ -1,7 +1,8 @@
-//! Launches that Triton's launcher skips without an error. It is a function `launch` in an extension module, and
-//! multiplies the grid in 32 bits: `if (gridX * gridY * gridZ > 0)`. Python looks up the module's `PyInit_...` by `dlsym`;
-//! the module that it returns then gets a `launch` that looks at the grid first. Python's functions are called only by the
-//! thread that initialises a module or launches, which holds the interpreter.
+//! Launches that launchers of Triton's kernels skip without an error: they multiply the grid in 32 bits, and launch only if
+//! the product is positive. Triton's launcher is a function `launch` in an extension module; PyTorch's, which
+//! `torch.compile` uses, is `_launch_kernel` of a class in `torch._C`. Python looks up the module's `PyInit_...` by
+//! `dlsym`; the module that it returns then gets a function that looks at the grid first. Python's functions are called only
+//! by the thread that initialises a module or launches, which holds the interpreter.
 
 use core::cell::Cell;
 use core::ffi::{CStr, c_char, c_int, c_long, c_void};
@@ -18,8 +19,10 @@ use crate::process::{elf, options};
 type Object = *mut c_void;
 type Init = unsafe extern "C-unwind" fn() -> Object;
 
-/// The modules that have the launcher: one for each signature of a kernel up to Triton 3.6, and then one for all.
-pub(super) const MODULES: [&CStr; 2] = [c"PyInit___triton_launcher", c"PyInit_cuda_utils"];
+/// The modules that may have a launcher: Triton's, one for each signature of a kernel up to Triton 3.6 and then one for all,
+/// and PyTorch's.
+pub(super) const MODULES: [&CStr; 3] =
+    [c"PyInit___triton_launcher", c"PyInit_cuda_utils", c"PyInit__C"];
 
 macro_rules! python {
     ($($name:ident = $symbol:literal: fn($($argument:ty),*) -> $result:ty;)*) => {
@@ -55,6 +58,10 @@ python! {
     integer = c"PyLong_FromLong": fn(c_long) -> Object;
     release = c"Py_DecRef": fn(Object) -> ();
     clear_error = c"PyErr_Clear": fn() -> ();
+    kind = c"PyObject_Type": fn(Object) -> Object;
+    dictionary = c"PyObject_GenericGetDict": fn(Object, *mut c_void) -> Object;
+    set_entry = c"PyDict_SetItemString": fn(Object, *const c_char, Object) -> c_int;
+    type_modified = c"PyType_Modified": fn(Object) -> ();
 }
 
 static PYTHON: OnceLock<Option<Python>> = OnceLock::new();
@@ -73,9 +80,17 @@ unsafe impl Sync for Method {}
 
 /// `METH_VARARGS`.
 const ARGUMENTS: c_int = 1;
-static LAUNCH: Method =
-    Method { name: NAME.as_ptr(), function: launch, flags: ARGUMENTS, documentation: ptr::null() };
-const NAME: &CStr = c"launch";
+const TRITON: &CStr = c"launch";
+const PYTORCH: (&CStr, &CStr) = (c"_StaticCudaLauncher", c"_launch_kernel");
+static OF_TRITON: Method = Method { name: TRITON.as_ptr(), function: launch_of_triton, ..METHOD };
+static OF_PYTORCH: Method =
+    Method { name: PYTORCH.1.as_ptr(), function: launch_of_pytorch, ..METHOD };
+const METHOD: Method = Method {
+    name: ptr::null(),
+    function: launch_of_triton,
+    flags: ARGUMENTS,
+    documentation: ptr::null(),
+};
 
 thread_local! {
     /// The function that initialises the module, between its lookup and its call.
@@ -99,44 +114,172 @@ unsafe extern "C-unwind" fn initialise() -> Object {
     if let Some(python) = PYTHON.get_or_init(Python::find)
         && !module.is_null()
     {
-        // SAFETY: a module, whose function becomes `self` of the replacement.
+        // SAFETY: a module, or what defines one and has no such attribute.
         unsafe {
-            let original = (python.attribute)(module, NAME.as_ptr());
-            if original.is_null() {
-                (python.clear_error)();
-                return module;
+            python.replace(module, &OF_TRITON, |replacement| {
+                (python.set_attribute)(module, TRITON.as_ptr(), replacement);
+            });
+            let class = (python.attribute)(module, PYTORCH.0.as_ptr());
+            if !class.is_null() {
+                python.replace(class, &OF_PYTORCH, |replacement| {
+                    python.set_in_class(class, PYTORCH.1, replacement);
+                });
+                (python.release)(class);
             }
-            let replacement = (python.function)(&raw const LAUNCH, original, ptr::null_mut());
-            (python.release)(original);
-            if replacement.is_null()
-                || (python.set_attribute)(module, NAME.as_ptr(), replacement) != 0
-            {
-                (python.clear_error)();
-            }
-            if !replacement.is_null() {
-                (python.release)(replacement);
-            }
+            (python.clear_error)();
         }
     }
     module
 }
 
-/// Calls the launcher `original`. A launch that it would skip is made through our replacement of the driver's function if
-/// `--fix` is on, and explained otherwise.
+impl Python {
+    /// Replaces the function of `owner` that has the name of `method`, if there is one, by `set`. It becomes `self` of the
+    /// replacement. May leave an error.
+    ///
+    /// # Safety
+    ///
+    /// `owner` is an object of Python, whose interpreter this thread holds.
+    unsafe fn replace(&self, owner: Object, method: &'static Method, set: impl FnOnce(Object)) {
+        // SAFETY: by this function's contract; the method is a constant.
+        unsafe {
+            let original = (self.attribute)(owner, method.name);
+            if original.is_null() {
+                return;
+            }
+            let replacement = (self.function)(method, original, ptr::null_mut());
+            (self.release)(original);
+            if !replacement.is_null() {
+                set(replacement);
+                (self.release)(replacement);
+            }
+        }
+    }
+
+    /// Sets an attribute of a class that is immutable for Python, in its dictionary. May leave an error.
+    ///
+    /// # Safety
+    ///
+    /// `class` is an object of Python, whose interpreter this thread holds.
+    unsafe fn set_in_class(&self, class: Object, name: &CStr, value: Object) {
+        // SAFETY: by this function's contract. Only `type` is its own kind, so `class` is a class: what `type_modified` takes,
+        // and what has a dictionary.
+        unsafe {
+            let kind = (self.kind)(class);
+            let of_kind = (self.kind)(kind);
+            if kind == of_kind {
+                let entries = (self.dictionary)(class, ptr::null_mut());
+                if !entries.is_null() {
+                    (self.set_entry)(entries, name.as_ptr(), value);
+                    (self.release)(entries);
+                }
+                (self.type_modified)(class);
+            }
+            (self.release)(of_kind);
+            (self.release)(kind);
+        }
+    }
+
+    /// # Safety
+    ///
+    /// `of` is a tuple, whose interpreter this thread holds. May leave an error.
+    unsafe fn number<T: TryFrom<c_long> + Default>(&self, of: Object, place: isize) -> T {
+        // SAFETY: by this function's contract; the item is borrowed.
+        T::try_from(unsafe { (self.number)((self.item)(of, place)) }).unwrap_or_default()
+    }
+
+    /// A copy of the tuple `of` with other items, which it owns.
+    ///
+    /// # Safety
+    ///
+    /// `of` is a tuple, whose interpreter this thread holds.
+    unsafe fn with(&self, of: Object, items: &[(isize, Object)]) -> Object {
+        // SAFETY: by this function's contract.
+        unsafe {
+            let list = (self.list)(of);
+            items.iter().for_each(|(place, item)| {
+                (self.set_item)(list, *place, *item);
+            });
+            let tuple = (self.tuple)(list);
+            (self.release)(list);
+            tuple
+        }
+    }
+}
+
+/// What the arguments of a launcher say of a launch that it skips.
+struct Skipped {
+    kernel: usize,
+    warps: u32,
+    ctas: u32,
+    shared_bytes: u32,
+    /// Where the bytes of shared memory are in the arguments, and where in the tuple there, if they are in one.
+    place: Option<(isize, Option<isize>)>,
+}
+
+/// Triton's launcher: the grid, the stream and the kernel. A later tuple has the numbers of warps of a block, of CTAs of a
+/// cluster, and of bytes of shared memory. Triton before 3.0 has neither the tuple nor the kernel at these places.
 ///
 /// # Safety
 ///
 /// Python calls it with a tuple.
-unsafe extern "C-unwind" fn launch(original: Object, arguments: Object) -> Object {
+unsafe extern "C-unwind" fn launch_of_triton(original: Object, arguments: Object) -> Object {
+    // SAFETY: by this function's contract.
+    unsafe {
+        launch(original, arguments, (0, LEAST_OF_TRITON), |python| {
+            let item = |place| (python.item)(arguments, place);
+            let is_metadata = |place: &isize| [3, 6].contains(&(python.count)(item(*place)));
+            let place = (5..LEAST_OF_TRITON).find(is_metadata);
+            let number = |within| place.map_or(0, |place| python.number(item(place), within));
+            Skipped {
+                kernel: place.map_or(0, |_| python.number(arguments, 4)),
+                warps: number(0),
+                ctas: number(1),
+                shared_bytes: number(2),
+                place: place.map(|place| (place, Some(2))),
+            }
+        })
+    }
+}
+
+/// PyTorch's launcher: the kernel, the grid, and the numbers of warps and of bytes of shared memory.
+///
+/// # Safety
+///
+/// Python calls it with a tuple.
+unsafe extern "C-unwind" fn launch_of_pytorch(original: Object, arguments: Object) -> Object {
+    // SAFETY: by this function's contract.
+    unsafe {
+        launch(original, arguments, (1, LEAST_OF_PYTORCH), |python| Skipped {
+            kernel: python.number(arguments, 0),
+            warps: python.number(arguments, 4),
+            ctas: 1,
+            shared_bytes: python.number(arguments, 5),
+            place: Some((5, None)),
+        })
+    }
+}
+
+/// Calls the launcher `original`, whose grid begins at a place of its `arguments`. A launch that it would skip is made
+/// through our replacement of the driver's function if `--fix` is on, and explained otherwise.
+///
+/// # Safety
+///
+/// `arguments` is a tuple, whose interpreter this thread holds.
+#[inline(always)]
+unsafe fn launch(
+    original: Object,
+    arguments: Object,
+    (at, least): (isize, isize),
+    read: impl FnOnce(&Python) -> Skipped,
+) -> Object {
     let Some(Some(python)) = PYTHON.get() else { return ptr::null_mut() };
-    // SAFETY: by this function's contract; numbers are read from borrowed items.
+    // SAFETY: by this function's contract.
     unsafe {
         let call = |arguments| (python.call)(original, arguments, ptr::null_mut());
-        let number = |of, place| (python.number)((python.item)(of, place));
-        if (python.count)(arguments) < LEAST_ARGUMENTS {
+        if (python.count)(arguments) < least {
             return call(arguments);
         }
-        let grid = [0, 1, 2].map(|axis| i32::try_from(number(arguments, axis)).unwrap_or(0));
+        let grid: [i32; 3] = [at, at + 1, at + 2].map(|place| python.number(arguments, place));
         if grid.iter().any(|blocks| *blocks <= 0) {
             (python.clear_error)();
             return call(arguments);
@@ -145,36 +288,21 @@ unsafe extern "C-unwind" fn launch(original: Object, arguments: Object) -> Objec
             return call(arguments);
         }
         let grid = grid.map(i32::cast_unsigned);
-        // The numbers of warps of a block, of CTAs of a cluster, and of bytes of shared memory begin a tuple.
-        let is_metadata =
-            |place: &isize| [3, 6].contains(&(python.count)((python.item)(arguments, *place)));
-        let place = (5..LEAST_ARGUMENTS).find(is_metadata);
-        let metadata = place.map(|place| (python.item)(arguments, place));
-        let numbers = metadata.map_or([0; 3], |tuple| {
-            [0, 1, 2].map(|place| u32::try_from(number(tuple, place)).unwrap_or(0))
-        });
-        // Triton before 3.0 has neither the tuple nor the kernel at these places.
-        let kernel = place.and_then(|_| usize::try_from(number(arguments, 4)).ok()).unwrap_or(0);
+        let Skipped { kernel, warps, ctas, shared_bytes, place } = read(python);
         (python.clear_error)();
-        if let Some((place, metadata)) = place.zip(metadata).filter(|_| options().fix) {
+        if let Some((place, within)) = place.filter(|_| options().fix) {
             let integer = |value: u32| (python.integer)(value.into());
-            let with = |of, items: &[(isize, Object)]| {
-                let list = (python.list)(of);
-                items.iter().for_each(|(place, item)| {
-                    (python.set_item)(list, *place, *item);
-                });
-                let tuple = (python.tuple)(list);
-                (python.release)(list);
-                tuple
+            let shared = integer(relay::SENTINEL);
+            let shared = match within {
+                Some(within) => python.with((python.item)(arguments, place), &[(within, shared)]),
+                None => shared,
             };
-            let metadata = with(metadata, &[(2, integer(relay::SENTINEL))]);
-            let one = || integer(1);
-            let small = with(arguments, &[(0, one()), (1, one()), (2, one()), (place, metadata)]);
-            let result = relay::skipped(grid, numbers[2], || call(small));
+            let one = |axis| (at + axis, integer(1));
+            let small = python.with(arguments, &[one(0), one(1), one(2), (place, shared)]);
+            let result = relay::skipped(grid, shared_bytes, || call(small));
             (python.release)(small);
             return result;
         }
-        let [warps, ctas, shared_bytes] = numbers;
         let (kernel, block) =
             (ptr::without_provenance_mut(kernel), [warps.saturating_mul(32), 1, 1]);
         let sizes = (shared_bytes, ptr::null_mut());
@@ -185,4 +313,5 @@ unsafe extern "C-unwind" fn launch(original: Object, arguments: Object) -> Objec
 }
 
 /// The fewest arguments of all versions.
-const LEAST_ARGUMENTS: isize = 10;
+const LEAST_OF_TRITON: isize = 10;
+const LEAST_OF_PYTORCH: isize = 9;

@@ -237,14 +237,17 @@ pub(crate) fn torn_python(minor: u8) -> PathBuf {
     built().join(name)
 }
 
-/// An extension module for Python with the launcher of Triton: `__triton_launcher`, or the later `cuda_utils`.
+/// An extension module for Python with the launcher of Triton (`__triton_launcher`, or the later `cuda_utils`) or PyTorch (`_C`).
 pub(crate) fn launcher(module: &str) -> PathBuf {
     static BUILT: OnceLock<()> = OnceLock::new();
     BUILT.get_or_init(|| {
         let options = ["-shared", "-fPIC", "-fwrapv"];
-        compile(built(), "__triton_launcher.so", "../python/launcher.c", &options);
-        let options = [&options[..], &["-DLATER"]].concat();
-        compile(built(), "cuda_utils.so", "../python/launcher.c", &options);
+        for (name, which) in
+            [("__triton_launcher", "-O1"), ("cuda_utils", "-DLATER"), ("_C", "-DPYTORCH")]
+        {
+            let options = [&options[..], &[which]].concat();
+            compile(built(), &format!("{name}.so"), "../python/launcher.c", &options);
+        }
     });
     built().join(format!("{module}.so"))
 }

@@ -1,6 +1,6 @@
 /*
- * An extension module with the launcher of Triton 3.6, or with -DLATER that of Triton 3.9: the same arguments and the same
- * check of the grid. Declares what it needs of Python, whose headers may be missing.
+ * An extension module with the launcher of Triton 3.6, with -DLATER that of Triton 3.9, or with -DPYTORCH that of PyTorch
+ * 2.11: the same arguments and the same check of the grid. Declares what it needs of Python, whose headers may be missing.
  */
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -22,8 +22,12 @@ static Object *launch(Object *self, Object *args) {
     int x, y, z, cooperative, dependent, warps, ctas, shared;
     unsigned long long stream, function;
     Object *rest[6], *metadata;
-    (void)self, (void)rest, (void)metadata;
-#ifdef LATER
+    (void)self, (void)rest, (void)metadata, (void)cooperative, (void)dependent;
+#ifdef PYTORCH
+    const char *types;
+    ctas = 1;
+    if (!PyArg_ParseTuple(args, "KiiiiisOK", &function, &x, &y, &z, &warps, &shared, &types, &rest[0], &stream)) return NULL;
+#elif defined(LATER)
     if (!PyArg_ParseTuple(args, "iiiKKpp(iii)OOOOO", &x, &y, &z, &stream, &function, &cooperative, &dependent, &warps,
                           &ctas, &shared, &rest[0], &rest[1], &rest[2], &rest[3], &rest[4]))
         return NULL;
@@ -45,7 +49,11 @@ static Object *launch(Object *self, Object *args) {
     return _Py_NoneStruct;
 }
 
+#ifdef PYTORCH
+static Method methods[] = {{"_launch_kernel", launch, 0x20 | 1, NULL}, {NULL, NULL, 0, NULL}};
+#else
 static Method methods[] = {{"launch", launch, 1, NULL}, {NULL, NULL, 0, NULL}};
+#endif
 static struct {
     ptrdiff_t references;
     void *type, *init;
@@ -55,9 +63,29 @@ static struct {
     ptrdiff_t size;
     Method *methods;
     void *slots, *traverse, *clear, *free;
-} module = {.references = 1, .name = "launcher", .size = -1, .methods = methods};
+} module = {
+    .references = 1,
+    .name = "launcher",
+    .size = -1,
+#ifndef PYTORCH
+    .methods = methods,
+#endif
+};
 
-#ifdef LATER
+#ifdef PYTORCH
+int PyObject_SetAttrString(Object *, const char *, Object *);
+Object *PyType_FromSpec(void *);
+
+/* A class that Python does not let anyone change. */
+static struct { int slot; void *value; } slots[] = {{64, methods}, {0, NULL}};
+static struct { const char *name; int size, item_size; unsigned flags; void *slots; } class = {"_C._StaticCudaLauncher", 16, 0, 1 << 8, slots};
+
+Object *PyInit__C(void) {
+    Object *outside = PyModule_Create2(&module, 1013);
+    PyObject_SetAttrString(outside, "_StaticCudaLauncher", PyType_FromSpec(&class));
+    return outside;
+}
+#elif defined(LATER)
 Object *PyInit_cuda_utils(void) { return PyModule_Create2(&module, 1013); }
 #else
 Object *PyInit___triton_launcher(void) { return PyModule_Create2(&module, 1013); }

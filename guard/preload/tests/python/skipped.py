@@ -1,4 +1,4 @@
-"""Launches grids by Triton's launcher, the module NAME in FILE: NAME FILE X,Y,Z... or NAME FILE draw."""
+"""Launches grids by the launcher of Triton or PyTorch, the module NAME in FILE: NAME FILE X,Y,Z... or NAME FILE draw."""
 
 import ctypes
 import importlib.util
@@ -16,14 +16,18 @@ cuda.cuModuleGetFunction(ctypes.byref(function), module, b"count")
 spec = importlib.util.spec_from_file_location(sys.argv[1], sys.argv[2])
 launcher = importlib.util.module_from_spec(spec)
 spec.loader.exec_module(launcher)
+launcher = getattr(launcher, "_StaticCudaLauncher", launcher)
+call = getattr(launcher, "_launch_kernel", None) or launcher.launch
 
 
 def launch(x, y, z, ctas=1):
+    if sys.argv[1] == "_C":
+        return call(function.value, x, y, z, 4, 4096, "", (), 0)
     packed = (4, ctas, 4096)
     later = (packed, None, None, None, None, None)
     earlier = (None, None, packed, None, None, None)
     arguments = later if sys.argv[1] == "cuda_utils" else earlier
-    launcher.launch(x, y, z, 0, function.value, False, False, *arguments)
+    call(x, y, z, 0, function.value, False, False, *arguments)
 
 
 def product(*grid):
@@ -46,6 +50,6 @@ else:
         launch(*(int(blocks) for blocks in grid.split(",")))
 for wrong in [(), (1, 2, 3), ("x",) * 13, (0,) * 13]:
     try:
-        launcher.launch(*wrong)
+        call(*wrong)
     except (SystemError, TypeError) as error:
         print(type(error).__name__)
