@@ -1,9 +1,8 @@
-//! `gridguard explain RULE`: the page of a rule.
+//! `gridguard explain RULE`: the page of a rule, of the guard or of frameworks.
 
 use std::fmt;
 
 use console::style;
-use gridguard::Rule;
 use serde::Serialize;
 
 use crate::error::{CommandError, Exit};
@@ -16,7 +15,7 @@ const PAGES: &str = include_str!("rules.txt");
 /// The section of a rule.
 #[derive(Serialize)]
 struct Page {
-    rule: Rule,
+    rule: &'static str,
     text: String,
 }
 
@@ -30,31 +29,30 @@ pub(crate) fn explain(text: &str, output: OutputArgs) -> Option<Result<Exit, Com
     if let Some(page) = Page::of(id) {
         return Some(output.print(&page, &page).map(|()| Exit::Yes));
     }
-    let nearest = similar(id, Rule::ALL.iter().map(|rule| rule.id()), 1).pop()?;
+    let nearest = similar(id, Page::sections().map(|(rule, _)| rule), 1).pop()?;
     Some(Err(CommandError::invalid(format_args!("no rule {id:?}; did you mean {nearest}?"))))
 }
 
 impl Page {
+    fn sections() -> impl Iterator<Item = (&'static str, &'static str)> {
+        PAGES.split("\n## ").skip(1).filter_map(|section| section.split_once('\n'))
+    }
+
     fn of(id: &str) -> Option<Self> {
-        let rule = *Rule::ALL.iter().find(|rule| rule.id() == id)?;
-        let sections = PAGES.split("\n## ").skip(1);
-        let text = sections
-            .filter_map(|section| section.split_once('\n'))
-            .find(|(head, _)| *head == id)?
-            .1;
+        let (rule, text) = Self::sections().find(|(rule, _)| *rule == id)?;
         Some(Self { rule, text: without_links(text.trim()) })
     }
 }
 
 impl fmt::Display for Page {
-    /// A paragraph or an item is one line, which a terminal wraps.
+    /// A paragraph, an item or a row is one line, which a terminal wraps.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}", style(self.rule.id()).bold())?;
+        write!(f, "{}", style(self.rule).bold())?;
         let mut before = "";
         for line in self.text.lines() {
             let is_item =
                 line.split_once(". ").is_some_and(|(number, _)| number.parse::<u8>().is_ok());
-            let starts = line.is_empty() || before.is_empty() || is_item;
+            let starts = line.is_empty() || before.is_empty() || is_item || line.starts_with('|');
             f.write_str(if starts { "\n" } else { " " })?;
             f.write_str(line.trim_start())?;
             before = line;
@@ -83,11 +81,13 @@ mod tests {
 
     #[test]
     fn every_rule_has_a_page_and_every_page_a_rule() {
-        for rule in Rule::ALL {
-            let page = Page::of(rule.id()).unwrap_or_else(|| panic!("{rule} has no page"));
+        let of_frameworks = ["grid-product"];
+        let rules = gridguard::Rule::ALL.iter().map(|rule| rule.id()).chain(of_frameworks);
+        for rule in rules.clone() {
+            let page = Page::of(rule).unwrap_or_else(|| panic!("{rule} has no page"));
             assert!(page.text.len() > 20 && !page.text.contains("]("), "{rule}: {}", page.text);
         }
-        assert_eq!(PAGES.matches("\n## ").count(), Rule::ALL.len());
+        assert_eq!(Page::sections().count(), rules.count());
     }
 
     #[test]

@@ -220,7 +220,10 @@ impl Check {
     fn check_one(&self, case: &Case) -> Result<Exit, CommandError> {
         let verdict = self.verdict(case);
         let largest = self.max_items.then(|| self.largest_batch(case));
-        let (hint, kernel) = (self.hint(&verdict), case.kernel.as_ref());
+        let hints = [self.hint(&verdict), self.grid.and_then(skipped)];
+        let hints: Vec<_> = hints.into_iter().flatten().collect();
+        let hint = (!hints.is_empty()).then(|| hints.join("\n"));
+        let kernel = case.kernel.as_ref();
         self.output.print(
             &Reply {
                 gpu: None,
@@ -354,6 +357,18 @@ impl Check {
         let memory = self.memory.unwrap_or(device.memory_bytes);
         batch.workspace(self.workspace_per_item, memory)
     }
+}
+
+/// Which frameworks skip a launch with this grid, if some do.
+fn skipped(grid: Dim3) -> Option<String> {
+    let axes = Axis::ALL.map(|axis| i32::try_from(grid.along(axis)).unwrap_or(0));
+    let product = axes.into_iter().fold(1, i32::wrapping_mul);
+    (axes.iter().all(|blocks| *blocks > 0) && product <= 0).then(|| {
+        format!(
+            "grid-product: Triton and torch.compile multiply this grid in 32 bits, which gives {product}, and skip the \
+             launch without an error; see gridguard explain grid-product"
+        )
+    })
 }
 
 /// Arguments of one launch. With `--requests`, each request has its own.

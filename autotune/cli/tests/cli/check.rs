@@ -199,6 +199,21 @@ fn a_batch_that_covers_a_part_of_the_grid_gets_its_blocks_per_item() {
 }
 
 #[test]
+fn a_grid_that_frameworks_skip_is_legal_and_named() {
+    let check =
+        |grid: &str| gridguard(&["check", "--gpu", "h200", "--grid", grid, "--block", "32"]);
+    for (grid, product) in
+        [("65536,32768", "-2147483648"), ("16384,16384,16", "0"), ("65535,65535", "-131071")]
+    {
+        check(grid).exits(0).prints(&format!("\ngrid-product: Triton and torch.compile multiply this grid in 32 bits, which gives {product}, and skip"));
+    }
+    for grid in ["65536,32767", "2147483647", "65535,32769,2"] {
+        assert!(!check(grid).out.contains("grid-product"), "{grid}");
+    }
+    gridguard("explain grid-product").exits(0).prints("\n| Triton up to 3.9 | drops a grid ");
+}
+
+#[test]
 fn a_requests_file_that_is_missing_or_not_text_is_reported() {
     let folder = tempfile::tempdir().expect("a folder");
     let path = folder.path().join("requests");
