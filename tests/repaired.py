@@ -3,8 +3,8 @@
 
 # repaired.py LIBRARY REPORT.json
 #
-# Each program prints a digest of its output, once of one launch of 70,000 rows with the library, and once of two launches
-# of 35,000 rows without it. The digests must be equal, and the library must report the launch as fixed. Where a program's
+# Each program prints a digest of its output, once of one launch of 70,000 rows (or 65,536 pairs) with the library, and once
+# of two launches of half as many without it. The digests must be equal, and the library must report the launch as fixed. Where a program's
 # name does not say so, no variable is set but those of the library, and CUPY_CACHE_DIR: what CuPy finds in its cache has no
 # PTX. Missing frameworks are listed. The run fails if all are missing.
 
@@ -20,6 +20,8 @@ import tempfile
 import suite
 
 ROWS = 70_000
+# Of the two programs below that die at start-up with default sizes: 1,024 sequences of 64 heads, 8,192 tokens of 8 experts.
+PAIRS = 65_536
 WORKERS = 4
 
 # How programs in Python end: `launch(first, rows)` is called once or twice, and `output()` returns bytes.
@@ -92,6 +94,76 @@ def output():
     return (out * 2).cpu().numpy().tobytes()
 """,
 }
+
+# As vLLM's fused recurrent kernel of GLM (vllm#56973): sequences x heads on z, in the first graph that is captured.
+PYTHON["triton, sequences x heads in a graph"] = """
+import torch, triton, triton.language as tl
+@triton.jit
+def recurrent(q, out, first, HEADS: tl.constexpr, BLOCK: tl.constexpr):
+    pair = (first + tl.program_id(2)).to(tl.int64)
+    columns = tl.arange(0, BLOCK)
+    state = tl.zeros((BLOCK,), tl.float32)
+    for step in range(4):
+        state = state * 0.5 + tl.load(q + pair // HEADS * BLOCK + columns) * (pair % HEADS + step)
+    tl.store(out + pair * BLOCK + columns, state)
+q = torch.arange(1024 * 32, device="cuda", dtype=torch.float32).sin()
+out = torch.zeros(65_536, 32, device="cuda")
+graph = torch.cuda.CUDAGraph()
+recurrent[(1, 1, 1)](q, out, 0, HEADS=64, BLOCK=32)
+def launch(first, rows):
+    with torch.cuda.graph(graph):
+        recurrent[(1, 1, rows)](q, out, first, HEADS=64, BLOCK=32)
+    graph.replay()
+    torch.cuda.synchronize()
+def output():
+    return out.cpu().numpy().tobytes()
+"""
+
+# As the product of quantized experts in vLLM's plugin for GGUF (vllm-gguf-plugin#125): tokens x experts on z, and no check.
+EXPERTS = r"""
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <vector>
+struct Block { float scale; signed char values[32]; };
+__global__ void multiply(const Block *experts, const float *in, float *out, int each, int first) {
+    int pair = first + blockIdx.z, expert = pair * 7 % 16;
+    const Block &block = experts[expert * gridDim.x + blockIdx.x];
+    float sum = block.scale * block.values[threadIdx.x] * in[pair / each * 32 + threadIdx.x];
+    for (int lanes = 16; lanes; lanes /= 2) sum += __shfl_xor_sync(~0u, sum, lanes);
+    if (threadIdx.x == 0) out[pair * gridDim.x + blockIdx.x] = sum;
+}
+#define OK(call) do { cudaError_t error = call; if (error) { printf("%s\n", cudaGetErrorString(error)); exit(1); } } while (0)
+int main(int, char **words) {
+    const int rows = 4, pairs = atoi(words[1]), launches = strcmp(words[2], "whole") ? 2 : 1;
+    std::vector<Block> experts(16 * rows);
+    std::vector<float> in(pairs / 8 * 32), out(pairs * rows);
+    for (size_t i = 0; i < experts.size() * 32; i++) experts[i / 32].values[i % 32] = i * 37, experts[i / 32].scale = 0.01f * (i / 32);
+    for (size_t i = 0; i < in.size(); i++) in[i] = i % 101 * 0.1f;
+    Block *experts_there;
+    float *in_there, *out_there;
+    OK(cudaMalloc(&experts_there, experts.size() * sizeof(Block)));
+    OK(cudaMalloc(&in_there, in.size() * 4));
+    OK(cudaMalloc(&out_there, out.size() * 4));
+    OK(cudaMemcpy(experts_there, experts.data(), experts.size() * sizeof(Block), cudaMemcpyHostToDevice));
+    OK(cudaMemcpy(in_there, in.data(), in.size() * 4, cudaMemcpyHostToDevice));
+    cudaStream_t stream;
+    cudaGraph_t graph;
+    cudaGraphExec_t replay;
+    OK(cudaStreamCreate(&stream));
+    OK(cudaStreamBeginCapture(stream, cudaStreamCaptureModeGlobal));
+    for (int i = 0; i < launches; i++)
+        multiply<<<dim3(rows, 1, pairs / launches), 32, 0, stream>>>(experts_there, in_there, out_there, 8, i * pairs / launches);
+    OK(cudaStreamEndCapture(stream, &graph));
+    OK(cudaGraphInstantiate(&replay, graph, 0));
+    OK(cudaGraphLaunch(replay, stream));
+    OK(cudaStreamSynchronize(stream));
+    OK(cudaMemcpy(out.data(), out_there, out.size() * 4, cudaMemcpyDeviceToHost));
+    unsigned long long digest = 0xcbf29ce484222325;
+    for (float value : out) digest = (digest ^ *(unsigned *)&value) * 0x100000001b3;
+    printf("%llx\n", digest);
+}
+"""
 
 # Launches by the runtime, with variables that the host sets, captured, or between kernels that overlap it.
 CUDA = r"""
@@ -312,17 +384,17 @@ def run(command, folder, reports=None):
 
 # `refused` is the reason that must be given instead of a repair, `fixed` the launches to repair. There is no command if
 # something is missing.
-Program = collections.namedtuple("Program", "name command more refused fixed", defaults=(None, (), None, 1))
+Program = collections.namedtuple("Program", "name command more refused fixed rows", defaults=(None, (), None, 1, ROWS))
 
 
 def check(program, folder):
     """Return the failures of a program."""
-    name, command, more, refused, fixed = program
+    name, command, more, refused, fixed, rows = program
     reports = tempfile.mkdtemp(dir=folder)
-    whole = run([*command, str(ROWS), "whole", *more], folder, reports)
+    whole = run([*command, str(rows), "whole", *more], folder, reports)
     if refused:
         return [] if refused in whole.stderr else [f"{name}: no {refused!r} in {whole.stderr}"]
-    halves = run([*command, str(ROWS), "halves", *more], folder)
+    halves = run([*command, str(rows), "halves", *more], folder)
     if halves.returncode or whole.returncode or halves.stdout != whole.stdout or "launch refused" in whole.stderr:
         return [f"{name}: {halves} {whole}"]
     launches = sum(one["fixed"] for one in suite.merged(reports, "report"))
@@ -340,7 +412,7 @@ def programs(folder):
         path = os.path.join(folder, f"program-{name}.py")
         with open(path, "w") as file:
             file.write(text + END)
-        ordered = [Program(name, [sys.executable, path])]
+        ordered = [Program(name, [sys.executable, path], rows=PAIRS if "heads" in name else ROWS)]
         if name == "cupy":
             # The run before has filled the cache.
             cached = Program("cupy, cached", [sys.executable, path], refused="CuPy took its machine code from its cache")
@@ -353,6 +425,8 @@ def programs(folder):
         return
     arch = "-arch=sm_" + suite.query("compute_cap")[0].replace(".", "")
     for runtime in ("static", "shared"):
+        experts = suite.build(folder, "experts-" + runtime, EXPERTS, arch, "-cudart", runtime)
+        yield [Program(f"nvcc-{runtime}, tokens x experts in a graph", [experts], rows=PAIRS)]
         program = suite.build(folder, "rows-" + runtime, CUDA, arch, "-cudart", runtime)
         for how in ("plain", "captured", "dependent"):
             yield [Program(f"nvcc-{runtime}, {how}", [program], (how,))]
