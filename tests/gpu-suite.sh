@@ -34,7 +34,7 @@ pack() {
     } | python3 tests/executables.py | while read -r name path; do
         cp "$path" "$folder/$name" && strip "$folder/$name"
     done || return 1
-    cp "$library" tests/suite.py tests/watched.py tests/watched_work.py tests/repaired.py tests/neighbours.py tests/served.py tests/wraps.py tests/wraps_programs.py tests/idle.py "$folder/" || return 1
+    cp "$library" tests/suite.py tests/watched.py tests/watched_work.py tests/repaired.py tests/frameworks.py tests/neighbours.py tests/served.py tests/wraps.py tests/wraps_programs.py tests/idle.py "$folder/" || return 1
     rm -rf "$folder/index" && cp -r guard/index/corpus "$folder/index" || return 1
     # The faults of libraries start from the fake ones.
     rm -rf "$folder/fake-driver" && mkdir "$folder/fake-driver" || return 1
@@ -376,6 +376,7 @@ run() {
     local preloaded=("$folder/watched.py" "$folder/libgridguard_preload.so")
     step watched 400 python3 "${preloaded[@]}" "$results/watched.json" programs
     step repaired 400 python3 "$folder/repaired.py" "$folder/libgridguard_preload.so" "$results/repaired.json"
+    step frameworks 590 python3 "$folder/frameworks.py" "$folder/libgridguard_preload.so" "$results/frameworks.json"
     if [ -d "$folder/neighbours" ]; then
         step neighbours 400 python3 "$folder/neighbours.py" run "$folder/gridguard" "$folder/neighbours" "$results/neighbours.json"
     else

@@ -1,0 +1,169 @@
+#!/usr/bin/env python3
+"""Launches large grids by the launchers of frameworks on a device, and tells what each does with them."""
+
+# frameworks.py LIBRARY REPORT.json
+#
+# Each block of a kernel adds 1 to a counter, so the counter tells how many blocks ran. For each framework and grid the
+# report has `ran`, `skipped` (no block, and no error), `wrapped` (other blocks) or the error. For Triton and torch.compile
+# it also has what happens with the library (the skipped launch must be named) and with `--fix` (it must run). Missing
+# frameworks are listed.
+
+import argparse
+import json
+import os
+import re
+import subprocess
+import sys
+import tempfile
+
+import suite
+
+SKIPPED = [(65536, 32768, 1), (16384, 16384, 16), (65535, 65535, 1), (131072, 32768, 1)]
+GRIDS = [*SKIPPED, (65536, 32767, 1), (1, 65536, 1), (1, 1, 65536), (0, 1, 1), (2**31 - 1, 1, 1), (2**31, 1, 1), (2**32 + 1, 1, 1)]
+
+# A program defines `launch(x, y, z)`, which waits for the device, and `counted()`, which returns the counter and clears it.
+END = """
+import json, sys
+for grid in json.loads(sys.argv[1]):
+    try:
+        launch(*grid)
+        print(json.dumps([grid, counted(), None]), flush=True)
+    except Exception as error:
+        print(json.dumps([grid, 0, f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"]), flush=True)
+"""
+SOURCE = 'extern "C" __global__ void count(unsigned long long *blocks) { atomicAdd(blocks, 1ull); }'
+TORCH = """
+import torch
+blocks = torch.zeros(1, dtype=torch.int64, device="cuda")
+def counted():
+    total = blocks.item()
+    blocks.zero_()
+    torch.cuda.synchronize()
+    return total
+"""
+TRITON = TORCH + """
+import triton, triton.language as tl
+@triton.jit
+def count(blocks):
+    tl.atomic_add(blocks, 1)
+def call(x, y, z):
+    count[(x, y, z)](blocks, num_warps=1)
+"""
+WAITING = """
+def launch(*grid):
+    call(*grid)
+    torch.cuda.synchronize()
+"""
+COMPILED = TRITON + """
+def launch(*grid):
+    torch.compiler.reset()
+    torch.compile(call, dynamic=False)(*grid)
+    torch.cuda.synchronize()
+"""
+# Has PyTorch's own launcher launch the kernels of users, too.
+STATIC = "TORCHINDUCTOR_STATIC_LAUNCH_USER_DEFINED_TRITON_KERNELS"
+PROGRAMS = {
+    "triton": TRITON + WAITING,
+    "torch.compile": COMPILED,
+    "torch.compile, static": f"import os; os.environ['{STATIC}'] = '1'" + COMPILED,
+    "torch.cuda._compile_kernel": TORCH + f"kernel = torch.cuda._compile_kernel({SOURCE!r}, 'count')" + """
+def call(x, y, z):
+    kernel(grid=(x, y, z), block=(1, 1, 1), args=[blocks])
+""" + WAITING,
+    "cupy": f"import cupy; kernel = cupy.RawKernel({SOURCE!r}, 'count'); blocks = cupy.zeros(1, dtype=cupy.uint64)" + """
+def launch(x, y, z):
+    kernel((x, y, z), (1,), (blocks,))
+    cupy.cuda.Device().synchronize()
+def counted():
+    total = int(blocks.get()[0])
+    blocks.fill(0)
+    return total
+""",
+    "numba": """
+import numpy
+from numba import cuda
+blocks = cuda.to_device(numpy.zeros(1, dtype=numpy.uint64))
+@cuda.jit
+def count(blocks):
+    cuda.atomic.add(blocks, 0, 1)
+def launch(x, y, z):
+    count[(x, y, z), 1](blocks)
+    cuda.synchronize()
+def counted():
+    total = int(blocks.copy_to_host()[0])
+    blocks.copy_to_device(numpy.zeros(1, dtype=numpy.uint64))
+    return total
+""",
+    "cuda.core": TORCH + f"SOURCE = {SOURCE!r}" + """
+from cuda.core import Device, LaunchConfig, Program, ProgramOptions, launch as launch_config
+device = Device()
+device.set_current()
+stream = device.create_stream()
+program = Program(SOURCE, "c++", ProgramOptions(std="c++17", arch=f"sm_{device.arch}"))
+kernel = program.compile("cubin").get_kernel("count")
+def launch(x, y, z):
+    launch_config(stream, LaunchConfig(grid=(x, y, z), block=1), kernel, blocks.data_ptr())
+    stream.sync()
+""",
+    "pallas": """
+import jax, jax.numpy as jnp
+from jax.experimental import pallas as pl
+from jax.experimental.pallas import triton as plgpu
+def kernel(start, blocks):
+    plgpu.atomic_add(blocks, (0,), jnp.uint32(1))
+total = 0
+def launch(x, y, z):
+    global total
+    call = pl.pallas_call(kernel, jax.ShapeDtypeStruct((1,), jnp.uint32), grid=(x, y, z), input_output_aliases={0: 0},
+                          compiler_params=plgpu.CompilerParams(num_warps=1))
+    total = int(call(jnp.zeros(1, jnp.uint32))[0])
+def counted():
+    return total
+""",
+}
+NEEDED = {"torch.compile": "triton", "torch.compile, static": "triton", "torch.cuda._compile_kernel": "torch", "pallas": "jax"}
+
+
+def run(path, grids, **settings):
+    """Return what happens with each grid, and standard error."""
+    command = [sys.executable, path, json.dumps(grids)]
+    ran = subprocess.run(command, env={**os.environ, **settings}, capture_output=True, text=True, timeout=400)
+    seen = {}
+    for grid, blocks, error in map(json.loads, filter(lambda line: line.startswith("[["), ran.stdout.splitlines())):
+        expected = grid[0] * grid[1] * grid[2]
+        how = "ran" if blocks == expected else f"wrapped: {blocks} blocks" if blocks else "skipped"
+        seen[" x ".join(map(str, grid))] = error or how
+    return seen, ran.stderr
+
+
+def main():
+    report, failures = {"passed": [], "missing": []}, []
+    with tempfile.TemporaryDirectory() as folder:
+        for name, text in PROGRAMS.items():
+            if not suite.has(NEEDED.get(name, name)):
+                report["missing"].append(name)
+                continue
+            path = os.path.join(folder, f"launches_{re.sub(r'[^a-z]', '_', name)}.py")
+            with open(path, "w") as file:
+                file.write(text + END)
+            report[name], err = run(path, GRIDS)
+            if len(report[name]) < len(GRIDS):
+                failures.append(f"{name}: {len(report[name])} of {len(GRIDS)} grids: {err[-2000:]}")
+                continue
+            report["passed"].append(name)
+            if NEEDED.get(name, name) == "triton":
+                for fix, word in [("0", "refused"), ("1", "fixed")]:
+                    settings = {"LD_PRELOAD": options.library, "GRIDGUARD_RUN_FIX": fix}
+                    seen, err = run(path, SKIPPED, GRIDGUARD_RUN_REPORT=os.path.join(folder, f"{fix}-{name}"), **settings)
+                    launches = sum(one[word] for one in suite.merged(folder, f"{fix}-{name}"))
+                    report[f"{name}, {word}"] = {**seen, "launches": launches}
+                    if launches != len(SKIPPED) or set(seen.values()) != {"ran" if fix == "1" else "skipped"}:
+                        failures.append(f"{name}: {launches} launches are {word}: {seen} {err[-2000:]}")
+    suite.finish(options.report, report, failures)
+
+
+parser = argparse.ArgumentParser()
+parser.add_argument("library", type=os.path.abspath)
+parser.add_argument("report")
+options = parser.parse_args()
+main()
