@@ -21,7 +21,7 @@ import suite
 SKIPPED = [(65536, 32768, 1), (16384, 16384, 16), (65535, 65535, 1), (131072, 32768, 1)]
 GRIDS = [*SKIPPED, (65536, 32767, 1), (1, 65536, 1), (1, 1, 65536), (0, 1, 1), (2**31 - 1, 1, 1), (2**31, 1, 1), (2**32 + 1, 1, 1)]
 
-# A program defines `launch(x, y, z)`, which waits for the device, and `counted()`, which returns the counter and clears it.
+# A program defines `launch(x, y, z)`, and `counted()`, which waits for the device, returns the counter and clears it.
 END = """
 import json, sys
 for grid in json.loads(sys.argv[1]):
@@ -36,6 +36,7 @@ TORCH = """
 import torch
 blocks = torch.zeros(1, dtype=torch.int64, device="cuda")
 def counted():
+    torch.cuda.synchronize()
     total = blocks.item()
     blocks.zero_()
     torch.cuda.synchronize()
@@ -46,35 +47,38 @@ import triton, triton.language as tl
 @triton.jit
 def count(blocks):
     tl.atomic_add(blocks, 1)
-def call(x, y, z):
+def launch(x, y, z):
     count[(x, y, z)](blocks, num_warps=1)
+call = launch
 """
-WAITING = """
+CAPTURED = TRITON + """
 def launch(*grid):
-    call(*grid)
-    torch.cuda.synchronize()
+    call(1, 1, 1)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph): call(*grid)
+    counted()
+    graph.replay()
 """
 COMPILED = TRITON + """
 def launch(*grid):
     torch.compiler.reset()
     torch.compile(call, dynamic=False)(*grid)
-    torch.cuda.synchronize()
 """
-# Has PyTorch's own launcher launch the kernels of users, too.
-STATIC = "TORCHINDUCTOR_STATIC_LAUNCH_USER_DEFINED_TRITON_KERNELS"
 PROGRAMS = {
-    "triton": TRITON + WAITING,
+    "triton": TRITON,
+    "triton, captured": CAPTURED,
     "torch.compile": COMPILED,
-    "torch.compile, static": f"import os; os.environ['{STATIC}'] = '1'" + COMPILED,
+    # PyTorch's own launcher launches the kernels of users, too.
+    "torch.compile, static": "import os; os.environ['TORCHINDUCTOR_STATIC_LAUNCH_USER_DEFINED_TRITON_KERNELS'] = '1'" + COMPILED,
     "torch.cuda._compile_kernel": TORCH + f"kernel = torch.cuda._compile_kernel({SOURCE!r}, 'count')" + """
-def call(x, y, z):
+def launch(x, y, z):
     kernel(grid=(x, y, z), block=(1, 1, 1), args=[blocks])
-""" + WAITING,
+""",
     "cupy": f"import cupy; kernel = cupy.RawKernel({SOURCE!r}, 'count'); blocks = cupy.zeros(1, dtype=cupy.uint64)" + """
 def launch(x, y, z):
     kernel((x, y, z), (1,), (blocks,))
-    cupy.cuda.Device().synchronize()
 def counted():
+    cupy.cuda.Device().synchronize()
     total = int(blocks.get()[0])
     blocks.fill(0)
     return total
@@ -88,7 +92,6 @@ def count(blocks):
     cuda.atomic.add(blocks, 0, 1)
 def launch(x, y, z):
     count[(x, y, z), 1](blocks)
-    cuda.synchronize()
 def counted():
     total = int(blocks.copy_to_host()[0])
     blocks.copy_to_device(numpy.zeros(1, dtype=numpy.uint64))
@@ -96,14 +99,12 @@ def counted():
 """,
     "cuda.core": TORCH + f"SOURCE = {SOURCE!r}" + """
 from cuda.core import Device, LaunchConfig, Program, ProgramOptions, launch as launch_config
-device = Device()
-device.set_current()
+device = Device(); device.set_current()
 stream = device.create_stream()
 program = Program(SOURCE, "c++", ProgramOptions(std="c++17", arch=f"sm_{device.arch}"))
 kernel = program.compile("cubin").get_kernel("count")
 def launch(x, y, z):
     launch_config(stream, LaunchConfig(grid=(x, y, z), block=1), kernel, blocks.data_ptr())
-    stream.sync()
 """,
     "pallas": """
 import jax, jax.numpy as jnp
@@ -111,7 +112,6 @@ from jax.experimental import pallas as pl
 from jax.experimental.pallas import triton as plgpu
 def kernel(start, blocks):
     plgpu.atomic_add(blocks, (0,), jnp.uint32(1))
-total = 0
 def launch(x, y, z):
     global total
     call = pl.pallas_call(kernel, jax.ShapeDtypeStruct((1,), jnp.uint32), grid=(x, y, z), input_output_aliases={0: 0},
@@ -121,7 +121,7 @@ def counted():
     return total
 """,
 }
-NEEDED = {"torch.compile": "triton", "torch.compile, static": "triton", "torch.cuda._compile_kernel": "torch", "pallas": "jax"}
+NEEDED = {"torch.cuda._compile_kernel": "torch", "pallas": "jax", **{name: "triton" for name in list(PROGRAMS)[:4]}}
 
 
 def run(path, grids, **settings):

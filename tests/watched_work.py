@@ -4,6 +4,7 @@
 # watched_work.py varied SECONDS: small models of many kinds, in turn. Prints the number of runs of each.
 # watched_work.py timed: reads a kind of work from each line of the standard input. Prints the mean microseconds of a call
 # in a block, and at the end the peak memory in MiB.
+# watched_work.py noted: prints what the library, which must be loaded, adds to a launch of Triton.
 #
 # `adds` are additions in place, back to back; `allocations` are allocations and frees, back to back; `steps` are
 # training steps of a transformer. Without a GPU the work runs on the CPU.
@@ -11,6 +12,7 @@
 import itertools
 import json
 import resource
+import statistics
 import sys
 import time
 
@@ -216,14 +218,41 @@ def timed():
     print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024)
 
 
+def noted(blocks=400, calls=500):
+    """The nanoseconds that the library adds to each launch by Triton's launcher, which is `__self__` of its function."""
+    import triton
+
+    @triton.jit
+    def nothing(pointer):
+        pass
+
+    pointer, arguments = random(1), []
+    launcher = nothing[(1, 1, 1)](pointer).run
+    with_library, launcher.launch = launcher.launch, lambda *given: arguments.append(given)
+    nothing[(1, 1, 1)](pointer)
+    assert "launch" in str(with_library.__self__), f"the library has not replaced {with_library}"
+    seconds = {with_library: [], with_library.__self__: []}
+    for _ in range(blocks):
+        for launch, times in seconds.items():
+            synchronize()
+            begun = time.perf_counter()
+            for _ in range(calls):
+                launch(*arguments[0])
+            times.append((time.perf_counter() - begun) / calls)
+    with_it, without = (statistics.median(times) * 1e9 for times in seconds.values())
+    return {"with_ns": with_it, "without_ns": without, "more_ns": with_it - without}
+
+
 def main():
     match sys.argv[1:]:
         case ["varied", seconds]:
             print(json.dumps(varied(float(seconds))))
         case ["timed"]:
             timed()
+        case ["noted"]:
+            print(json.dumps(noted()))
         case _:
-            sys.exit("usage: watched_work.py varied SECONDS | watched_work.py timed")
+            sys.exit("usage: watched_work.py varied SECONDS | timed | noted")
 
 
 if __name__ == "__main__":

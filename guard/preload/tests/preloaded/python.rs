@@ -143,11 +143,11 @@ fn launches_that_triton_skips_are_named_and_fixed() {
 fn of_drawn_launches_those_that_triton_skips_are_named() {
     let (_, interpreter) = interpreters().pop_last().unwrap();
     let (err, launches) = triton(&interpreter, &["__triton_launcher", "draw"], false);
-    assert!(err.contains("gridguard: 10000 launches of 1 kernel accepted, 1000 refused"), "{err}");
-    assert_eq!(launches.len(), 10_000);
+    assert!(err.contains("gridguard: 100000 launches of 1 kernel accepted, 1000 refused"), "{err}");
+    assert_eq!(launches.len(), 100_000);
     let (err, launches) = triton(&interpreter, &["__triton_launcher", "draw"], true);
-    assert!(err.contains("10000 launches of 1 kernel accepted, 0 refused, 1000 fixed"), "{err}");
-    assert_eq!(launches.len(), 11_000);
+    assert!(err.contains("100000 launches of 1 kernel accepted, 0 refused, 1000 fixed"), "{err}");
+    assert_eq!(launches.len(), 101_000);
 }
 
 #[test]

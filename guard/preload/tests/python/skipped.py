@@ -39,10 +39,10 @@ def product(*grid):
 
 if sys.argv[3] == "draw":
     draw, skipped, others = random.Random(7), 0, 0
-    while skipped < 1000 or others < 10_000:
+    while skipped < 1000 or others < 100_000:
         grid = [draw.randrange(1, 2 ** draw.randrange(1, bits)) for bits in (31, 16, 16)]
         is_skipped = product(*grid) <= 0
-        if is_skipped and skipped < 1000 or not is_skipped and others < 10_000:
+        if is_skipped and skipped < 1000 or not is_skipped and others < 100_000:
             launch(*grid)
             skipped, others = skipped + is_skipped, others + (not is_skipped)
 else:
