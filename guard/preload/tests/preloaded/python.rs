@@ -140,6 +140,30 @@ fn launches_that_triton_skips_are_named_and_fixed() {
 }
 
 #[test]
+fn launches_are_named_and_fixed_in_threads_in_a_child_and_for_an_old_launcher() {
+    let (_, interpreter) = interpreters().pop_last().unwrap();
+    let launched = |how: &str, fix| {
+        let grids = ["__triton_launcher", how, "65536,32768,1", "65535,65535,1"];
+        triton(&interpreter, &grids, fix)
+    };
+    for how in ["threads", "forked"] {
+        let (err, launches) = launched(how, false);
+        assert!(err.contains("gridguard: 0 launches of 1 kernel accepted, 2 refused\n"), "{err}");
+        assert!(launches.is_empty(), "{how}: {launches:?}");
+        let (err, launches) = launched(how, true);
+        assert!(err.contains("accepted, 0 refused, 2 fixed\n"), "{how}: {err}");
+        assert_eq!(launches.len(), 2, "{how}");
+    }
+    assert_eq!(launched("silent", true).1.len(), 2);
+    // Neither the kernel nor the sizes are known.
+    for fix in [false, true] {
+        let (err, launches) = launched("before", fix);
+        assert!(err.contains("rule      grid-product: 65536 x 32768 x 1 are "), "{err}");
+        assert!(launches.is_empty(), "{launches:?}");
+    }
+}
+
+#[test]
 fn of_drawn_launches_those_that_triton_skips_are_named() {
     let (_, interpreter) = interpreters().pop_last().unwrap();
     let (err, launches) = triton(&interpreter, &["__triton_launcher", "draw"], false);

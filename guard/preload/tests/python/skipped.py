@@ -1,9 +1,15 @@
-"""Launches grids by the launcher of Triton or PyTorch, the module NAME in FILE: NAME FILE X,Y,Z... or NAME FILE draw."""
+"""Launches grids by the launcher of Triton or PyTorch, the module NAME in FILE: NAME FILE [HOW] X,Y,Z... or NAME FILE draw.
+
+HOW is `threads` (each grid by a thread of its own), `forked` (by a child), `silent` (with standard error closed) or `before`
+(the tuple with the sizes is missing, as before Triton 3.0).
+"""
 
 import ctypes
 import importlib.util
+import os
 import random
 import sys
+import threading
 
 cuda = ctypes.CDLL("libcuda.so.1")
 context, module, function = ctypes.c_void_p(), ctypes.c_void_p(), ctypes.c_void_p()
@@ -46,8 +52,24 @@ if sys.argv[3] == "draw":
             launch(*grid)
             skipped, others = skipped + is_skipped, others + (not is_skipped)
 else:
-    for grid in sys.argv[3:]:
-        launch(*(int(blocks) for blocks in grid.split(",")))
+    how, grids = sys.argv[3], [tuple(map(int, grid.split(","))) for grid in sys.argv[3:] if "," in grid]
+    if how == "silent":
+        os.close(2)
+    if how == "forked" and (child := os.fork()):
+        os._exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+    if how == "before":
+        launch = lambda x, y, z: call(x, y, z, *range(4, 14))
+    in_thread = lambda *grid: (cuda.cuCtxSetCurrent(context), launch(*grid))
+    threads = [threading.Thread(target=in_thread, args=grid) for grid in grids if how == "threads"]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    for grid in [] if threads else grids:
+        try:
+            launch(*grid)
+        except (SystemError, TypeError) as error:
+            print(type(error).__name__)
 for wrong in [(), (1, 2, 3), ("x",) * 13, (0,) * 13]:
     try:
         call(*wrong)
