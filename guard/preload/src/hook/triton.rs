@@ -80,17 +80,22 @@ unsafe impl Sync for Method {}
 
 /// `METH_VARARGS`.
 const ARGUMENTS: c_int = 1;
-const TRITON: &CStr = c"launch";
-const PYTORCH: (&CStr, &CStr) = (c"_StaticCudaLauncher", c"_launch_kernel");
-static OF_TRITON: Method = Method { name: TRITON.as_ptr(), function: launch_of_triton, ..METHOD };
-static OF_PYTORCH: Method =
-    Method { name: PYTORCH.1.as_ptr(), function: launch_of_pytorch, ..METHOD };
-const METHOD: Method = Method {
-    name: ptr::null(),
-    function: launch_of_triton,
-    flags: ARGUMENTS,
-    documentation: ptr::null(),
-};
+const NAMES: [&CStr; 2] = [c"launch", c"_launch_kernel"];
+/// The functions of Triton and of PyTorch.
+static METHODS: [Method; 2] = [
+    Method {
+        name: NAMES[0].as_ptr(),
+        function: launch::<false>,
+        flags: ARGUMENTS,
+        documentation: ptr::null(),
+    },
+    Method {
+        name: NAMES[1].as_ptr(),
+        function: launch::<true>,
+        flags: ARGUMENTS,
+        documentation: ptr::null(),
+    },
+];
 
 thread_local! {
     /// The function that initialises the module, between its lookup and its call.
@@ -116,14 +121,10 @@ unsafe extern "C-unwind" fn initialise() -> Object {
     {
         // SAFETY: a module, or what defines one and has no such attribute.
         unsafe {
-            python.replace(module, &OF_TRITON, |replacement| {
-                (python.set_attribute)(module, TRITON.as_ptr(), replacement);
-            });
-            let class = (python.attribute)(module, PYTORCH.0.as_ptr());
+            python.replace(module, &METHODS[0]);
+            let class = (python.attribute)(module, c"_StaticCudaLauncher".as_ptr());
             if !class.is_null() {
-                python.replace(class, &OF_PYTORCH, |replacement| {
-                    python.set_in_class(class, PYTORCH.1, replacement);
-                });
+                python.replace(class, &METHODS[1]);
                 (python.release)(class);
             }
             (python.clear_error)();
@@ -133,14 +134,15 @@ unsafe extern "C-unwind" fn initialise() -> Object {
 }
 
 impl Python {
-    /// Replaces the function of `owner` that has the name of `method`, if there is one, by `set`. It becomes `self` of the
-    /// replacement. May leave an error.
+    /// Replaces the function of `owner` that has the name of `method`, if there is one. It becomes `self` of the replacement.
+    /// May leave an error.
     ///
     /// # Safety
     ///
     /// `owner` is an object of Python, whose interpreter this thread holds.
-    unsafe fn replace(&self, owner: Object, method: &'static Method, set: impl FnOnce(Object)) {
-        // SAFETY: by this function's contract; the method is a constant.
+    unsafe fn replace(&self, owner: Object, method: &'static Method) {
+        // SAFETY: by this function's contract; the method is a constant. Only `type` is its own kind, so with such a kind
+        // `owner` is a class: what `type_modified` takes, and what has a dictionary.
         unsafe {
             let original = (self.attribute)(owner, method.name);
             if original.is_null() {
@@ -149,33 +151,21 @@ impl Python {
             let replacement = (self.function)(method, original, ptr::null_mut());
             (self.release)(original);
             if !replacement.is_null() {
-                set(replacement);
-                (self.release)(replacement);
-            }
-        }
-    }
-
-    /// Sets an attribute of a class that is immutable for Python, in its dictionary. May leave an error.
-    ///
-    /// # Safety
-    ///
-    /// `class` is an object of Python, whose interpreter this thread holds.
-    unsafe fn set_in_class(&self, class: Object, name: &CStr, value: Object) {
-        // SAFETY: by this function's contract. Only `type` is its own kind, so `class` is a class: what `type_modified` takes,
-        // and what has a dictionary.
-        unsafe {
-            let kind = (self.kind)(class);
-            let of_kind = (self.kind)(kind);
-            if kind == of_kind {
-                let entries = (self.dictionary)(class, ptr::null_mut());
-                if !entries.is_null() {
-                    (self.set_entry)(entries, name.as_ptr(), value);
-                    (self.release)(entries);
+                let set = (self.set_attribute)(owner, method.name, replacement);
+                (self.clear_error)();
+                let kind = (self.kind)(owner);
+                let of_kind = (self.kind)(kind);
+                // A class that is immutable for Python.
+                if set != 0 && kind == of_kind {
+                    let entries = (self.dictionary)(owner, ptr::null_mut());
+                    if !entries.is_null() {
+                        (self.set_entry)(entries, method.name, replacement);
+                        (self.release)(entries);
+                    }
+                    (self.type_modified)(owner);
                 }
-                (self.type_modified)(class);
+                [of_kind, kind, replacement].into_iter().for_each(|object| (self.release)(object));
             }
-            (self.release)(of_kind);
-            (self.release)(kind);
         }
     }
 
@@ -206,80 +196,30 @@ impl Python {
     }
 }
 
-/// What the arguments of a launcher say of a launch that it skips.
-struct Skipped {
-    kernel: usize,
-    warps: u32,
-    ctas: u32,
-    shared_bytes: u32,
-    /// Where the bytes of shared memory are in the arguments, and where in the tuple there, if they are in one.
-    place: Option<(isize, Option<isize>)>,
-}
-
-/// Triton's launcher: the grid, the stream and the kernel. A later tuple has the numbers of warps of a block, of CTAs of a
-/// cluster, and of bytes of shared memory. Triton before 3.0 has neither the tuple nor the kernel at these places.
+/// Calls the launcher `original`. A launch that it would skip is made through our replacement of the driver's function if
+/// `--fix` is on, and explained otherwise.
+///
+/// The arguments of PyTorch's launcher begin with the kernel, the grid, and the numbers of warps and of bytes of shared
+/// memory. Those of Triton's begin with the grid, the stream and the kernel, and a later tuple has the numbers of warps of a
+/// block, of CTAs of a cluster, and of bytes of shared memory; before Triton 3.0 that is not so.
 ///
 /// # Safety
 ///
 /// Python calls it with a tuple.
-unsafe extern "C-unwind" fn launch_of_triton(original: Object, arguments: Object) -> Object {
-    // SAFETY: by this function's contract.
-    unsafe {
-        launch(original, arguments, (0, LEAST_OF_TRITON), |python| {
-            let item = |place| (python.item)(arguments, place);
-            let is_metadata = |place: &isize| [3, 6].contains(&(python.count)(item(*place)));
-            let place = (5..LEAST_OF_TRITON).find(is_metadata);
-            let number = |within| place.map_or(0, |place| python.number(item(place), within));
-            Skipped {
-                kernel: place.map_or(0, |_| python.number(arguments, 4)),
-                warps: number(0),
-                ctas: number(1),
-                shared_bytes: number(2),
-                place: place.map(|place| (place, Some(2))),
-            }
-        })
-    }
-}
-
-/// PyTorch's launcher: the kernel, the grid, and the numbers of warps and of bytes of shared memory.
-///
-/// # Safety
-///
-/// Python calls it with a tuple.
-unsafe extern "C-unwind" fn launch_of_pytorch(original: Object, arguments: Object) -> Object {
-    // SAFETY: by this function's contract.
-    unsafe {
-        launch(original, arguments, (1, LEAST_OF_PYTORCH), |python| Skipped {
-            kernel: python.number(arguments, 0),
-            warps: python.number(arguments, 4),
-            ctas: 1,
-            shared_bytes: python.number(arguments, 5),
-            place: Some((5, None)),
-        })
-    }
-}
-
-/// Calls the launcher `original`, whose grid begins at a place of its `arguments`. A launch that it would skip is made
-/// through our replacement of the driver's function if `--fix` is on, and explained otherwise.
-///
-/// # Safety
-///
-/// `arguments` is a tuple, whose interpreter this thread holds.
-#[inline(always)]
-unsafe fn launch(
+unsafe extern "C-unwind" fn launch<const OF_PYTORCH: bool>(
     original: Object,
     arguments: Object,
-    (at, least): (isize, isize),
-    read: impl FnOnce(&Python) -> Skipped,
 ) -> Object {
     let Some(Some(python)) = PYTHON.get() else { return ptr::null_mut() };
+    let (first, kernel, least) = if OF_PYTORCH { (1, 0, 9) } else { (0, 4, LEAST_OF_TRITON) };
     // SAFETY: by this function's contract.
     unsafe {
         let call = |arguments| (python.call)(original, arguments, ptr::null_mut());
         if (python.count)(arguments) < least {
             return call(arguments);
         }
-        let grid: [i32; 3] = [at, at + 1, at + 2].map(|place| python.number(arguments, place));
+        let axes = [first, first + 1, first + 2];
+        let grid: [i32; 3] = axes.map(|place| python.number(arguments, place));
         if grid.iter().any(|blocks| *blocks <= 0) {
             (python.clear_error)();
             return call(arguments);
@@ -288,17 +228,27 @@ unsafe fn launch(
             return call(arguments);
         }
         let grid = grid.map(i32::cast_unsigned);
-        let Skipped { kernel, warps, ctas, shared_bytes, place } = read(python);
+        let item = |place| (python.item)(arguments, place);
+        let is_metadata = |place: &isize| [3, 6].contains(&(python.count)(item(*place)));
+        let tuple = (5..least).find(|place| !OF_PYTORCH && is_metadata(place));
+        // A place that no tuple has reads as 0.
+        let sizes = match tuple {
+            Some(place) => Some((item(place), [0, 1, 2])),
+            None => OF_PYTORCH.then_some((arguments, [4, -1, SHARED_OF_PYTORCH])),
+        };
+        let number = |(of, places): (_, [isize; 3])| places.map(|place| python.number(of, place));
+        let [warps, ctas, shared_bytes]: [u32; 3] = sizes.map_or([0; 3], number);
+        let kernel = sizes.map_or(0, |_| python.number(arguments, kernel));
         (python.clear_error)();
-        if let Some((place, within)) = place.filter(|_| options().fix) {
+        if sizes.is_some() && options().fix {
             let integer = |value: u32| (python.integer)(value.into());
-            let shared = integer(relay::SENTINEL);
-            let shared = match within {
-                Some(within) => python.with((python.item)(arguments, place), &[(within, shared)]),
-                None => shared,
+            let sentinel = integer(relay::SENTINEL);
+            let shared = match tuple {
+                Some(place) => (place, python.with(item(place), &[(2, sentinel)])),
+                None => (SHARED_OF_PYTORCH, sentinel),
             };
-            let one = |axis| (at + axis, integer(1));
-            let small = python.with(arguments, &[one(0), one(1), one(2), (place, shared)]);
+            let [x, y, z] = axes.map(|place| (place, integer(1)));
+            let small = python.with(arguments, &[x, y, z, shared]);
             let result = relay::skipped(grid, shared_bytes, || call(small));
             (python.release)(small);
             return result;
@@ -314,4 +264,4 @@ unsafe fn launch(
 
 /// The fewest arguments of all versions.
 const LEAST_OF_TRITON: isize = 10;
-const LEAST_OF_PYTORCH: isize = 9;
+const SHARED_OF_PYTORCH: isize = 5;
