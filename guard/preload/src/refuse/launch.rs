@@ -164,9 +164,7 @@ impl Refusal {
         };
         Self { refused, lines }
     }
-}
 
-impl Refusal {
     /// The same for a launch that the driver never got.
     pub(crate) fn skipped(mut self, why: String) -> Self {
         self.lines.retain(|(title, _)| *title != "rule");

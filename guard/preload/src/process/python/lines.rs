@@ -13,7 +13,7 @@ pub(super) fn line(minor: u8, table: &[u8], first: i64, at: usize) -> i64 {
 /// `co_linetable` of Python 3.10: pairs of a range's length and what it adds to the line; -128 if it has no line.
 fn by_ranges(table: &[u8], first: i64, at: usize) -> Option<i64> {
     let (mut line, mut end) = (first, 0);
-    for [bytes, lines] in pairs(table) {
+    for &[bytes, lines] in table.as_chunks().0 {
         let has_line = lines.cast_signed() != i8::MIN;
         if has_line {
             line += i64::from(lines.cast_signed());
@@ -59,10 +59,6 @@ fn signed(body: &[u8]) -> i64 {
         }
     }
     if number & 1 == 0 { number >> 1 } else { -(number >> 1) }
-}
-
-fn pairs(table: &[u8]) -> impl Iterator<Item = [u8; 2]> {
-    table.as_chunks().0.iter().copied()
 }
 
 /// Groups of a line that fits into 32 bits.
