@@ -248,9 +248,15 @@ impl Facts<'_> {
             fault: row.fault,
         };
         let is_launch = row.is_launch || explained.iter().any(|it| it.row.is_launch);
-        // A cause has the name of the failure that it explains.
-        let mut named = core::iter::once(row).chain(explained.iter().map(|it| &it.row));
+        // A cause has the name of the failure that it explains, best of one on its own line.
+        let own_line = explained.iter().filter(|it| it.found.line == found.line);
+        let mut named = core::iter::once(row).chain(own_line.chain(explained).map(|it| &it.row));
         let named = named.find(|row| !row.title.is_empty()).unwrap_or(row);
+        // A cause may name a code that the log does not state.
+        let mut codes = row.explains.iter().filter_map(|place| ROWS.get(*place));
+        let named = codes
+            .find(|it| rows::code_of(it).is_some() && it.title == named.title)
+            .unwrap_or(named);
         Failure {
             id: row.id.to_owned(),
             title: named.title,
