@@ -6,7 +6,7 @@ use std::path::Path;
 use crate::judge::{Counts, Verdict, reports};
 
 /// Reports whose first cause is right. It may only rise.
-const RIGHT: usize = 218;
+const RIGHT: usize = 226;
 
 #[test]
 fn the_first_cause_of_most_reports_is_right() {
