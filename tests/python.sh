@@ -30,7 +30,7 @@ else
     echo "without NumPy: the tests of gridguard.tune are not run"
 fi
 if "$python" -c 'import torch' 2>/dev/null; then
-    tests+=(kernels/python/tests/test_{torch,dispatch,install,alignment,gradients,operators,gpu_calls,block,block_operator,chunked,chunk_sizes,stats,start,ranks,comfyui}.py)
+    tests+=(kernels/python/tests/test_{torch,border,dispatch,install,alignment,gradients,operators,gpu_calls,block,block_operator,chunked,chunk_sizes,stats,start,ranks,comfyui}.py)
 else
     echo "without PyTorch: the tests of gridguard.torch are not run"
 fi

@@ -19,5 +19,12 @@ pub const PROFILES_RON: &[(&str, &str)] = &[
     ("nvidia-h200.ron", include_str!("../profiles/nvidia-h200.ron")),
 ];
 
+/// Up to how many queries or keys our kernels serve attention on a measured GPU, and PyTorch's beyond: one profile for
+/// each GPU.
+///
+/// The sizes of an entry are a head dimension, and the rows of each kind of call. Those with the variant `elsewhere` are
+/// for GPUs that have no borders of their own.
+pub const BORDERS_RON: &[&str] = &[include_str!("../borders/nvidia-h200.ron")];
+
 /// The folder of the rows that explain failures, where this crate was compiled. Build scripts read it.
 pub const FAILURES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/failures");

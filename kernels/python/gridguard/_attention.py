@@ -69,7 +69,7 @@ def serve_uncommon(call: Call, types: tuple[type, ...] = PLAIN) -> Tensor | None
             reason = "dtype"
         elif mask is not None and mask.dtype not in (torch.bool, query.dtype):
             reason = "mask"
-        elif is_slower(query, key, value, is_causal, needs_grad):
+        elif is_slower(query, key, value, mask is not None, is_causal, needs_grad):
             reason = _stats.SLOWER
     if reason is not None:
         if not compiling:

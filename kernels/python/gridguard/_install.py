@@ -40,12 +40,17 @@ def _renew_lock() -> None:
 os.register_at_fork(after_in_child=_renew_lock)
 
 
-def install() -> None:
+def install(*, measure: bool = False) -> None:
     """Serve PyTorch's `scaled_dot_product_attention` by the kernels, in all threads and wherever it was imported.
 
     Also replaces `memory_efficient_attention` of xformers and mslk if they are imported; call again after a later
     import. Code that `torch.compile` compiled before keeps PyTorch's operator.
+
+    With `measure=True` the first eager call of a shape that no profile decides for this GPU times both implementations,
+    and the user's profile keeps the answer: not during a capture, nor if memory is short. Ranks of a job may get other
+    answers; `compare_profiles` finds that.
     """
+    _launch.kernels.measures = measure
     _update(installed=True)
 
 

@@ -29,7 +29,7 @@ if kernels.reader != "dlpack":
 
 def borders(index: int, dtype: str) -> list[tuple[int, list[int]]]:
     """Return `kernels.borders` of a device."""
-    return kernels.borders(torch.cuda.get_device_capability(index) if index >= 0 else (9, 0), dtype)
+    return kernels.borders(index, dtype)
 
 
 # `torch.compiler.assume_constant_result` would import the compiler.

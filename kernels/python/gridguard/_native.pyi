@@ -44,9 +44,18 @@ class Attention:
     def counts(self) -> list[int]:
         """The numbers of calls that `serve` and `serve_backward` computed, and of those that `Dispatched` left
         to PyTorch because it is faster, or has dropout."""
-    def borders(self, capability: tuple[int, int], dtype: str) -> list[tuple[int, list[int]]]:
-        """For rising head dimensions, return the most queries or keys that the kernels serve on a GPU: forwards, forwards
-        causal, and the same with gradients. Nothing if they serve all that they can."""
+    measures: bool
+    """Whether problems that no entry of a profile decides are timed at their first call."""
+    @property
+    def notes(self) -> list[str]:
+        """Where the borders come from, and why entries of profiles are not used."""
+    def borders(self, device: int, dtype: str) -> list[tuple[int, list[int]]]:
+        """For rising head dimensions, return the most queries or keys that the kernels serve on a device: forwards,
+        forwards causal and with a mask, and the same with gradients. Nothing if they serve all that they can."""
+    def is_slower(
+        self, query: Tensor, key: Tensor, value: Tensor, is_masked: bool, is_causal: bool, needs_grad: bool, /
+    ) -> bool:
+        """Tell whether PyTorch's kernels take less time for a call, or were not compared."""
     def serve(
         self,
         query: Tensor,

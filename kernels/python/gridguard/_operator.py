@@ -37,15 +37,20 @@ def compute(
     return out, reason
 
 
-def is_slower(query: Tensor, key: Tensor, value: Tensor, is_causal: bool, needs_grad: bool = False) -> bool:
+def is_slower(
+    query: Tensor, key: Tensor, value: Tensor, is_masked: bool, is_causal: bool, needs_grad: bool = False
+) -> bool:
     """Tell whether PyTorch's fused kernels, which take four axes, are faster, or were not compared."""
+    if not _pytorch.is_compiling():
+        return _launch.kernels.is_slower(query, key, value, is_masked, is_causal, needs_grad)
     if query.dim() != -_BATCH or query.dtype not in _launch.DTYPES:
         return False
     borders = _launch.borders(query.get_device(), _launch.DTYPES[query.dtype])
     width, rows = max(query.shape[-1], value.shape[-1]), max(query.shape[-2], key.shape[-2])
     for widest, most in borders:
         if width <= widest:
-            return bool(rows > most[2 * needs_grad + is_causal] or width * query.element_size() % 16 != 0)
+            column = 3 * needs_grad + (1 if is_causal else 2 * is_masked)
+            return bool(rows > most[column] or width * query.element_size() % 16 != 0)
     return bool(borders)
 
 
@@ -127,7 +132,7 @@ def _attention(
     served = _launch.kernels.serve(*call)
     if served is not None:
         return served
-    if is_slower(query, key, value, is_causal):
+    if is_slower(query, key, value, bias is not None, is_causal):
         _stats.count(_stats.SLOWER)
     else:
         out, reason = compute(query, key, value, bias, is_causal, scale, enable_gqa)

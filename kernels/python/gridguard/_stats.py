@@ -20,7 +20,6 @@ _MESSAGES = {
     COPIED: "tensors are copied for their strides",
     ALIGNED: "tensors are copied for PyTorch, whose kernels need multiples of 16 bytes",
 }
-_BORDERS = "measured on an H200; on other GPUs our kernels serve less"
 _log = logging.getLogger("gridguard")
 
 
@@ -73,7 +72,7 @@ def stats() -> Stats:
         if native:
             counts[path] = counts.get(path, 0) + native
     if SLOWER in counts:
-        nearest[SLOWER] = _BORDERS
+        nearest[SLOWER] = "; ".join(_launch.kernels.notes)
     served, backward = (counts.pop(path, 0) for path in (SERVED, BACKWARD))
     copied, aligned = (counts.pop(path, 0) for path in (COPIED, ALIGNED))
     return Stats(served, backward, copied, counts, aligned, _launch.kernels.reader, nearest)

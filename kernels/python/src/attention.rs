@@ -6,22 +6,22 @@
 use core::ffi::c_void;
 use core::hash::Hash;
 use core::ptr;
-use core::sync::atomic::{AtomicU64, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::Arc;
 
-use gridguard::ComputeCapability;
+use gridguard::DeviceLimits;
 use gridguard::cuda::LaunchErrorKind;
 use gridguard_kernels::temporal_attention::{
-    AttentionBackward, Folded, MAX_FRAMES, MAX_HEAD_DIM, MAX_LONG_FRAMES, NotFolded,
+    AttentionBackward, Folded, MAX_FRAMES, MAX_HEAD_DIM, MAX_LONG_FRAMES, NotFolded, Shape,
     TemporalAttention, Variant, WIDE_HEAD_DIM,
 };
 use gridguard_kernels::{ElementType, Extent, KernelError, Kernels};
 use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
-use pyo3::types::{PyBool, PyDict, PyFloat, PyInt, PyType};
+use pyo3::types::{PyBool, PyDict, PyFloat, PyInt, PyTuple, PyType};
 
-use crate::border::{Border, MEASURED, borders, is_beyond};
+use crate::border::{Border, Borders, Problem, VERSIONS};
 use crate::error::{UnavailableError, failed, unavailable};
 use crate::launches::{self, BACKWARD, LAUNCHES, Launch, Launches};
 use crate::state::State;
@@ -43,7 +43,7 @@ pub(crate) struct Attention {
     boolean: Py<PyAny>,
     state: State,
     #[cfg(feature = "stand-in")]
-    stand_in: std::sync::OnceLock<Py<PyAny>>,
+    stand_in: std::sync::OnceLock<(Py<PyAny>, Borders)>,
     /// Calls and backward passes by the kernels, and calls by PyTorch because it is faster, or has dropout.
     served: AtomicU64,
     backward: AtomicU64,
@@ -51,6 +51,8 @@ pub(crate) struct Attention {
     dropout: AtomicU64,
     /// Whether calls are left to PyTorch beyond a border.
     compares: bool,
+    /// Whether problems that no entry decides are timed.
+    measures: AtomicBool,
 }
 
 /// The most items and heads that PyTorch's kernels take: they are on the y and z axes of a grid.
@@ -78,12 +80,12 @@ struct Call<const N: usize> {
 
 /// The sizes of a call.
 struct Sizes {
-    rank: usize,
+    /// With four axes.
+    of_problem: Option<[u64; 7]>,
     /// The most of queries and keys.
     rows: u64,
-    /// The head dimension of queries, and the most of it and that of values.
+    /// The head dimension of queries.
     width: u64,
-    head_dim: u64,
     element: ElementType,
     device: Device,
 }
@@ -130,6 +132,9 @@ impl Attention {
     #[new]
     #[pyo3(signature = (torch, *, dlpack=true, compares=true))]
     fn new(torch: &Bound<'_, PyAny>, dlpack: bool, compares: bool) -> PyResult<Self> {
+        let version = torch.getattr("__version__")?.str()?;
+        let versions = format!("gridguard {}, PyTorch {version}", env!("CARGO_PKG_VERSION"));
+        VERSIONS.get_or_init(|| versions.chars().take(64).collect());
         let parameter = torch.getattr("nn")?.getattr("Parameter")?;
         let plain =
             |object: Bound<'_, PyAny>| Ok::<_, PyErr>(object.cast_into::<PyType>()?.unbind());
@@ -148,6 +153,7 @@ impl Attention {
             slower: AtomicU64::new(0),
             dropout: AtomicU64::new(0),
             compares,
+            measures: AtomicBool::new(false),
         })
     }
 
@@ -165,13 +171,53 @@ impl Attention {
             .map(|count| count.load(Ordering::Relaxed))
     }
 
-    /// For rising head dimensions, the most queries or keys that the kernels serve on a GPU of this capability: forwards,
-    /// forwards causal, and the same with gradients. Nothing if they serve all that they can.
-    fn borders(&self, capability: (u32, u32), dtype: &str) -> Vec<Border> {
+    /// Whether problems that no entry of a profile decides are timed at their first call.
+    #[getter]
+    fn measures(&self) -> bool {
+        self.measures.load(Ordering::Relaxed)
+    }
+
+    #[setter]
+    fn set_measures(&self, measures: bool) {
+        self.measures.store(measures, Ordering::Relaxed);
+    }
+
+    /// For rising head dimensions, the most queries or keys that the kernels serve on a device: forwards, forwards causal
+    /// and with a mask, and the same with gradients. Nothing if they serve all that they can.
+    fn borders(&self, device: i32, dtype: &str) -> Vec<Border> {
         let element = ElementType::ALL.into_iter().find(|element| element.name() == dtype);
-        let capability = ComputeCapability::new(capability.0, capability.1);
-        let of = |element| borders(capability, element).to_vec();
-        element.filter(|_| self.compares).map_or_else(Vec::new, of)
+        let of = |element| self.with_borders(device, |borders| borders.of(element).to_vec());
+        element.filter(|_| self.compares).and_then(of).unwrap_or_default()
+    }
+
+    /// Where the borders of the devices in use come from, and which entries of profiles are not used.
+    #[getter]
+    fn notes(&self) -> Vec<String> {
+        #[cfg(feature = "stand-in")]
+        if let Some((_, borders)) = self.stand_in.get() {
+            return borders.notes();
+        }
+        let devices = launches::DEVICES.lock();
+        let mut opened: Vec<_> =
+            devices.iter().filter_map(|it| Some((it.0, it.1.get()?))).collect();
+        opened.sort_unstable_by_key(|(ordinal, _)| *ordinal);
+        opened.iter().flat_map(|(_, device)| device.borders.notes()).collect()
+    }
+
+    /// Whether PyTorch's kernels take less time for a call, or were not compared.
+    #[pyo3(signature = (query, key, value, is_masked, is_causal, needs_grad, /))]
+    fn is_slower(
+        &self,
+        query: &Bound<'_, PyAny>,
+        key: &Bound<'_, PyAny>,
+        value: &Bound<'_, PyAny>,
+        is_masked: bool,
+        is_causal: bool,
+        needs_grad: bool,
+    ) -> bool {
+        let Some(sizes) = self.sizes([query, key, value]) else { return false };
+        let kind = (is_causal, is_masked, needs_grad);
+        self.route(&sizes, kind).is_some_and(|(_, (slower, _))| slower)
     }
 
     /// Whether this thread records or transforms functions or operators, and would not see a launch.
@@ -324,7 +370,19 @@ impl Attention {
         let Some(sizes) = self.sizes(tensors) else { return Ok(None) };
         let differentiated = self.needs_gradients(given())?;
         let has_dropout = options.dropout != 0.0;
-        if has_dropout || self.is_slower(&sizes, options.causal, differentiated) {
+        let is_slower = || {
+            let kind = (options.causal, mask.is_some(), differentiated);
+            match self.route(&sizes, kind) {
+                Some((problem, (slower, false))) if self.measures() => {
+                    let call =
+                        (query, key, value, mask, options.causal, options.scale, options.grouped);
+                    let measured = self.measure(py, sizes.device, problem, call)?;
+                    Ok(measured.unwrap_or(slower))
+                }
+                found => Ok::<_, PyErr>(found.is_some_and(|(_, (slower, _))| slower)),
+            }
+        };
+        if has_dropout || is_slower()? {
             if !is_of_pytorch || !given().all(|tensor| self.is_read_by_pytorch(tensor, key)) {
                 return Ok(None);
             }
@@ -536,7 +594,7 @@ impl Attention {
 
     #[cfg(feature = "stand-in")]
     fn stand_in(&self) -> Option<&Py<PyAny>> {
-        self.stand_in.get()
+        self.stand_in.get().map(|(function, _)| function)
     }
 
     fn kind(&self) -> i32 {
@@ -556,26 +614,49 @@ impl Attention {
         else {
             return None;
         };
-        let (rank, device) = (q.dims.len(), q.device);
-        let (rows, head_dim) = (queries.max(keys), width.max(values));
+        let of_problem = match (&*q.dims, &*k.dims) {
+            (&[items, heads, ..], &[_, key_heads, _, _]) if q.dims.len() == 4 => {
+                Some([items, heads, key_heads, queries, keys, width, values])
+            }
+            _ => None,
+        };
+        let device = q.device;
+        let rows = queries.max(keys);
         (device.kind == self.kind()).then_some(())?;
-        Some(Sizes { rank, rows, width, head_dim, element: q.element?, device })
+        Some(Sizes { of_problem, rows, width, element: q.element?, device })
     }
 
-    /// Whether PyTorch's fused kernels are faster, which take four axes.
-    fn is_slower(&self, sizes: &Sizes, causal: bool, differentiated: bool) -> bool {
-        if !self.compares || sizes.rank != 4 {
-            return false;
+    /// Whether PyTorch serves a call, and whether that is decided. `None` for other axes than four, for which PyTorch has no
+    /// fused kernels.
+    fn route(&self, sizes: &Sizes, kind: (bool, bool, bool)) -> Option<(Problem, (bool, bool))> {
+        let problem = Problem::new(sizes.element, sizes.of_problem?, kind);
+        let route = |borders: &Borders| (problem, borders.route(&problem));
+        self.compares.then(|| self.with_borders(sizes.device.ordinal, route))?
+    }
+
+    fn with_borders<R>(&self, ordinal: i32, read: impl FnOnce(&Borders) -> R) -> Option<R> {
+        #[cfg(feature = "stand-in")]
+        if let Some((_, borders)) = self.stand_in.get() {
+            return Some(read(borders));
         }
-        let capability = if self.stand_in().is_some() {
-            MEASURED
-        } else {
-            let device = usize::try_from(sizes.device.ordinal).unwrap_or_default();
-            let Ok(kernels) = launches::kernels(device) else { return false };
-            kernels.guard().limits().compute_capability
-        };
-        let (element, sizes) = (sizes.element, (sizes.rows, sizes.head_dim));
-        is_beyond(borders(capability, element), element, sizes, causal, differentiated)
+        let device = launches::device(usize::try_from(ordinal).ok()?).ok()?;
+        Some(read(&device.borders))
+    }
+
+    /// Times a call by our kernels and by PyTorch's. Returns whether PyTorch serves it, unless this is no time to measure.
+    fn measure<'py>(
+        &self,
+        py: Python<'py>,
+        device: Device,
+        problem: Problem,
+        call: impl IntoPyObject<'py, Target = PyTuple> + pyo3::call::PyCallArgs<'py>,
+    ) -> PyResult<Option<bool>> {
+        let measured = self.with_borders(device.ordinal, |borders| {
+            borders.measure(py, problem, || {
+                py.import("gridguard._measure")?.getattr("measure")?.call1(call)?.extract()
+            })
+        });
+        measured.transpose().map(Option::flatten)
     }
 
     /// Whether PyTorch's kernels read a tensor of a call in place, and no axis of the batch overflows their grids.
@@ -619,12 +700,19 @@ impl Attention {
 
 /// Lets a function compute in place of the kernels of `attention`, on CPU tensors. Its arguments are the (address,
 /// sizes, strides) of the tensors, the bias and its gradient, if any; the scale; whether the call is causal; and the
-/// type. The tensors are q, k, v and out, or q, k, v, grad, dq, dk and dv.
+/// type. The tensors are q, k, v and out, or q, k, v, grad, dq, dk and dv. The borders are those of a GPU in the catalogue.
 #[cfg(feature = "stand-in")]
 #[pyfunction]
-pub(crate) fn set_stand_in(attention: &Attention, stand_in: Py<PyAny>) {
+#[pyo3(signature = (attention, stand_in, gpu="h200"))]
+pub(crate) fn set_stand_in(attention: &Attention, stand_in: Py<PyAny>, gpu: &str) -> PyResult<()> {
+    use gridguard::profile::{DeviceIdentity, Environment, Layers};
+
+    let limits = gridguard::catalog::limits(gpu).map_err(crate::error::invalid)?;
+    let environment = Environment::host();
+    let profile = Layers::new().user().load(&DeviceIdentity::new(&limits), &environment).profile;
     // A second one has no effect.
-    let _ = attention.stand_in.set(stand_in);
+    let _ = attention.stand_in.set((stand_in, Borders::new(Some(&profile), &limits, environment)));
+    Ok(())
 }
 
 /// Launches a call on a stream, or returns why the kernels do not serve it.
@@ -671,10 +759,20 @@ fn forward<const N: usize>(
 ) -> PyResult<Result<(usize, Kernels, TemporalAttention), Reason>> {
     let device = usize::try_from(call.device).unwrap_or_default();
     let kernels = launches::kernels(device).map_err(unavailable)?;
-    let (shape, limits) = (call.folded.shape, kernels.guard().limits());
-    let attention = match TemporalAttention::new(shape, call.element, limits) {
+    let found = attention_of(call.folded.shape, call.element, kernels.guard().limits());
+    let of_call = |attention| (device, kernels, call.folded.options(attention, call.causal));
+    Ok(found.map_err(unavailable)?.map(of_call))
+}
+
+/// Attention of a shape by its fastest kernel, or why PyTorch's are faster.
+pub(crate) fn attention_of(
+    shape: Shape,
+    element: ElementType,
+    limits: &DeviceLimits,
+) -> Result<Result<TemporalAttention, Reason>, KernelError> {
+    let attention = match TemporalAttention::new(shape, element, limits) {
         Err(KernelError::Variant { .. }) => return Ok(Err("shape")),
-        attention => attention.map_err(unavailable)?,
+        attention => attention?,
     };
     if attention.variant() == Variant::General {
         if shape.frames().max(shape.keys()) > MAX_FRAMES {
@@ -684,7 +782,7 @@ fn forward<const N: usize>(
             return Ok(Err("shape"));
         }
     }
-    Ok(Ok((device, kernels, call.folded.options(attention, call.causal))))
+    Ok(Ok(attention))
 }
 
 /// Submits the launch of a key, which is prepared at its first call.

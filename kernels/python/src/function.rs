@@ -5,7 +5,7 @@ use std::process::Command;
 use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
-use gridguard::profile::{Key, L2, Named, Policy, Profile, StoredChoice, user_folder};
+use gridguard::profile::{Key, L2, Named, Policy, StoredChoice, user_folder};
 use gridguard::{DeviceLimits, Guard};
 use gridguard_autotune::{
     Candidate, Error, ErrorKind, FailureKind, FnSpace, MeasureFailure, Measured, Measurer, Portion,
@@ -81,12 +81,18 @@ pub(crate) fn look_up_function(function: Function) -> PyResult<(Named, Option<u6
     Ok((tuned.parameters().to_vec(), chunk, tuned.matched.to_string()))
 }
 
-/// The digest of the choices for a device, from the user's and the built-in profile.
+/// The digest of the choices for a device, from the user's and the built-in profile, and of those measured since.
 #[pyfunction]
 pub(crate) fn profile_digest(device: Option<usize>) -> PyResult<String> {
     let guard = guard(device)?;
-    let digest = guard.profile().map(|profile| profile.choices_digest());
-    Ok(digest.unwrap_or_else(|| Profile::default().choices_digest()))
+    let none = Arc::default();
+    let profile = guard.profile().unwrap_or(&none);
+    match device {
+        Some(ordinal) => {
+            Ok(launches::device(ordinal).map_err(unavailable)?.borders.digest(profile))
+        }
+        None => Ok(profile.choices_digest()),
+    }
 }
 
 /// Raises an error that names the ranks whose digest differs.

@@ -20,6 +20,8 @@ use lru::LruCache;
 use once_cell::sync::OnceCell;
 use parking_lot::Mutex;
 
+use crate::border::Borders;
+
 /// A launch that is prepared once, or the error of its preparation.
 pub(crate) type Launch<P> = OnceCell<Result<P, KernelError>>;
 
@@ -42,11 +44,14 @@ struct Recent<K, V> {
 /// The kernels of a device, with its profiles.
 pub(crate) struct Device {
     pub(crate) kernels: Kernels,
+    pub(crate) borders: Borders,
     /// The file of the user's profile; `None` if profiles are off.
     pub(crate) profile: Option<PathBuf>,
     /// Profile entries that are unused or may be stale.
     pub(crate) notices: Vec<String>,
 }
+
+type Devices = HashMap<usize, Arc<OnceCell<Arc<Device>>>>;
 
 /// Launches kept in each table. Beyond that the one that was looked up first is prepared again, mostly from code that is
 /// still loaded.
@@ -57,8 +62,7 @@ const MAX_RECENT: NonZeroUsize = NonZeroUsize::new(256).unwrap();
 /// Shapes without an exact entry that are kept for the tuner.
 const MAX_MISSES: usize = 10_000;
 
-pub(crate) static DEVICES: LazyLock<Mutex<HashMap<usize, Arc<OnceCell<Device>>>>> =
-    LazyLock::new(Mutex::default);
+pub(crate) static DEVICES: LazyLock<Mutex<Devices>> = LazyLock::new(Mutex::default);
 /// The shapes without an exact entry since they were last written.
 pub(crate) static MISSES: LazyLock<Arc<MissLog>> =
     LazyLock::new(|| Arc::new(MissLog::new(MAX_MISSES)));
@@ -74,28 +78,34 @@ static CAPTURED: LazyLock<Mutex<HashMap<usize, Arc<dyn Send + Sync>>>> =
     LazyLock::new(Mutex::default);
 
 thread_local! {
-    static RECENT_KERNELS: RefCell<Recent<usize, Kernels>> = RefCell::default();
+    static RECENT_DEVICES: RefCell<Recent<usize, Arc<Device>>> = RefCell::default();
     static RECENT_LAUNCHES: RecentLaunches<TemporalAttention, TunedLaunch<TemporalAttention>> = RefCell::default();
     static RECENT_BACKWARD: RecentLaunches<AttentionBackward, TunedLaunch<AttentionBackward>> = RefCell::default();
     static RECENT_NORMS: RecentLaunches<ResidualNorm, Prepared<ResidualNorm>> = RefCell::default();
 }
 
-/// The kernels of a device, in its primary context, which PyTorch uses too. The user's profile and the built-in one
-/// choose their launches.
-pub(crate) fn kernels(ordinal: usize) -> Result<Kernels, CudaError> {
-    Recent::get(&RECENT_KERNELS, ordinal, || {
+/// A device, in its primary context, which PyTorch uses too. The user's profile and the built-in one choose its
+/// launches.
+pub(crate) fn device(ordinal: usize) -> Result<Arc<Device>, CudaError> {
+    Recent::get(&RECENT_DEVICES, ordinal, || {
         let device = Arc::clone(DEVICES.lock().entry(ordinal).or_default());
-        Ok(device.get_or_try_init(|| open(ordinal))?.kernels.clone())
+        device.get_or_try_init(|| open(ordinal)).cloned()
     })
 }
 
-fn open(ordinal: usize) -> Result<Device, CudaError> {
+pub(crate) fn kernels(ordinal: usize) -> Result<Kernels, CudaError> {
+    Ok(device(ordinal)?.kernels.clone())
+}
+
+fn open(ordinal: usize) -> Result<Arc<Device>, CudaError> {
     let guard = Guard::cuda(ordinal)?;
     let (guard, notices) = guard.with_device_profile();
     let guard = guard.with_miss_log(Arc::clone(&MISSES));
     let notices = notices.iter().map(ToString::to_string).collect();
     let profile = Layers::new().user().path(Layer::User, &guard.identity());
-    Ok(Device { kernels: Kernels::new(guard), profile, notices })
+    let entries = guard.profile().map(AsRef::as_ref);
+    let borders = Borders::new(entries, guard.limits(), guard.environment());
+    Ok(Arc::new(Device { kernels: Kernels::new(guard), borders, profile, notices }))
 }
 
 impl<O: Copy + Hash + Eq, P> Launches<O, P> {

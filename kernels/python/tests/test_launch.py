@@ -36,6 +36,7 @@ class Tensor:
     is_neg = lambda self: False
 
 torch = types.SimpleNamespace(
+    __version__="2.11.0",
     Tensor=Tensor,
     nn=types.SimpleNamespace(Parameter=Tensor),
     empty_like=lambda tensor: Tensor(),

@@ -40,7 +40,7 @@ for choice in _tuning.tuning().choices:
     assert len(launches) == 1
     # The fake device has a built-in profile.
     assert profile == f"0 {tmp_path}/profiles True () 1"
-    assert choice.startswith("0 (2, 3, 16, 64) f16 None default, because size ")
+    assert choice.startswith("0 (2, 3, 16, 64) f16 None default, because ")
 
 
 def test_an_entry_also_serves_its_shape_with_strides(run):  # noqa: F811
@@ -58,6 +58,7 @@ print(_tuning.tuning().misses)
         "exact",
         "default, because it is confirmed on this device (exact)",
         "default, because the kernel was edited since it was tuned: re-tune it",
+        "default, because the kernel was not tuned: tune it",
     )
     for strides, cubin in (("(5120, 1024, 64, 1)", {}), ("(5120, 64, 320, 1)", {"GRIDGUARD_FAKE_NVRTC_CUBIN": STRIDED})):
         written, launches = run(program.replace("STRIDES", strides), **cubin)
