@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import functools
+import hashlib
 import inspect
 import logging
 import sys
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from gridguard import _attention, _replaced, _tabpfn
+from gridguard._digests import DIGESTS
 
 # The bias that keeps apart the regions of a shifted window, in torchvision and timm.
 _APART = -100.0
@@ -32,8 +34,8 @@ def replace_attention(model: nn.Module) -> int:
 
     These are the windows of Swin V1 and V2 in torchvision and timm, the blocks of TabPFN v2, v2.5 and v2.6, and in
     diffusers the attention of Cosmos' VAE, and the attention, norms and residual blocks of Mochi's. Weights, names and
-    `state_dict` do not change. Modules with a `forward` that something else replaced are skipped. A module of an
-    unknown version is skipped with a warning.
+    `state_dict` do not change. Modules with a `forward` that something else replaced are skipped. A class whose source
+    differs from that of the tested versions is skipped with a warning.
 
     Raises TypeError if `model` is not a module.
     """
@@ -41,13 +43,12 @@ def replace_attention(model: nn.Module) -> int:
     count, left = 0, set()
     for module in model.modules():
         kind = type(module)
-        replacement = _REPLACEMENTS.get((kind.__module__, kind.__qualname__))
-        if replacement is None or "forward" in module.__dict__:
+        if name_of(kind) not in COMPUTE or "forward" in module.__dict__:
             continue
         if not _is_replaced(module):
-            difference = _difference(kind) or replacement.lacks(module)
+            difference = _difference(kind)
             if difference is not None:
-                left.add(f"{kind.__module__}.{kind.__qualname__} is not replaced: {difference}")
+                left.add(f"{name_of(kind)} is not replaced: {difference}")
                 continue
             module.__class__ = _class_of(kind)
         count += 1
@@ -62,20 +63,15 @@ def restore_attention(model: nn.Module) -> int:
     return len(_replaced.restore(model, _made))
 
 
-class _Replacement(NamedTuple):
-    """A function that computes a module, and the interface of the class that it was written for."""
+def name_of(kind: type) -> str:
+    """Return the name of a class with its module."""
+    return f"{kind.__module__}.{kind.__qualname__}"
 
-    compute: Callable[..., Any]
-    """Returns the output of (module, original `forward`, *arguments), or None to run the module itself."""
-    parameters: str
-    """The parameters of `forward`."""
-    attributes: str
-    """What `compute` reads from a module."""
 
-    def lacks(self, module: nn.Module) -> str | None:
-        """Return the attributes that a module of another version lacks, in words."""
-        missing = [name for name in self.attributes.split() if not hasattr(module, name)]
-        return f"it has no {', '.join(missing)} in this version" if missing else None
+def digest(kind: type) -> str:
+    """Return the SHA-256 of the source of a class and of its bases in the same module. Raise OSError without a source."""
+    own = (base for base in kind.__mro__ if base.__module__ == kind.__module__)
+    return hashlib.sha256("".join(map(inspect.getsource, own)).encode()).hexdigest()
 
 
 def _is_replaced(module: nn.Module) -> bool:
@@ -84,17 +80,19 @@ def _is_replaced(module: nn.Module) -> bool:
 
 @functools.cache
 def _difference(kind: type) -> str | None:
-    """Return the difference between a class and the known version, in words."""
-    known = _REPLACEMENTS[kind.__module__, kind.__qualname__].parameters.split()
-    found = list(inspect.signature(kind.forward).parameters)  # type: ignore[attr-defined]
-    if found == known:
-        return None
-    return f"its forward takes ({', '.join(found)}) in this version, not ({', '.join(known)})"
+    """Return why a class is not one that its replacement was tested with, in words."""
+    try:
+        found = digest(kind)
+    except (OSError, TypeError) as error:
+        return f"its source cannot be read: {error}"
+    known = DIGESTS.get(name_of(kind), {})
+    tested = ", ".join(sorted(set(known.values())))
+    return None if found in known else f"its source, {found[:16]}, is not that of the tested versions: {tested}"
 
 
 @functools.cache
 def _class_of(kind: Any) -> type:
-    original, compute = kind.forward, _REPLACEMENTS[kind.__module__, kind.__qualname__].compute
+    original, compute = kind.forward, COMPUTE[name_of(kind)]
 
     def forward(self: Any, *arguments: Any, **options: Any) -> Any:
         # `torch.fx` traces the module itself, whose sizes are not numbers then. TabPFN passes a list of one tensor.
@@ -408,39 +406,16 @@ def _in_chunks(module: nn.Module, size: int, x: Tensor) -> Tensor:
     return out
 
 
-_TORCHVISION = _Replacement(
-    _torchvision,
-    "self x",
-    "window_size shift_size num_heads qkv proj attention_dropout dropout get_relative_position_bias",
-)
-_TIMM = "num_heads qkv attn_drop proj proj_drop "
-_REPLACEMENTS = {
-    ("torchvision.models.swin_transformer", "ShiftedWindowAttention"): _TORCHVISION,
-    ("torchvision.models.swin_transformer", "ShiftedWindowAttentionV2"): _TORCHVISION,
-    ("timm.models.swin_transformer", "WindowAttention"): _Replacement(
-        _timm, "self x mask", _TIMM + "_get_rel_pos_bias"
-    ),
-    ("timm.models.swin_transformer_v2", "WindowAttention"): _Replacement(
-        _timm_v2,
-        "self x mask",
-        _TIMM + "q_bias k_bias v_bias logit_scale cpb_mlp relative_coords_table relative_position_index",
-    ),
-    ("diffusers.models.autoencoders.autoencoder_kl_cosmos", "CosmosCausalAttention"): _Replacement(
-        _cosmos, "self hidden_states attention_mask", "processor num_attention_heads norm to_q to_k to_v to_out"
-    ),
-    ("diffusers.models.autoencoders.autoencoder_kl_mochi", "MochiDownBlock3D"): _Replacement(
-        _mochi, "self hidden_states conv_cache chunk_size", "attentions"
-    ),
-    ("diffusers.models.autoencoders.autoencoder_kl_mochi", "MochiChunkedGroupNorm3D"): _Replacement(
-        _mochi_norm, "self x", "norm_layer chunk_size"
-    ),
-    ("diffusers.models.autoencoders.autoencoder_kl_mochi", "MochiResnetBlock3D"): _Replacement(
-        _mochi_resnet, "self inputs conv_cache", "nonlinearity norm1 conv1 norm2 conv2"
-    ),
-    **{
-        (f"tabpfn.architectures.tabpfn_{version}", "TabPFNBlock"): _Replacement(
-            _tabpfn.compute, _tabpfn.PARAMETERS, _tabpfn.ATTRIBUTES
-        )
-        for version in ("v2", "v2_5", "v2_6")
-    },
+COMPUTE: dict[str, Callable[..., Any]] = {
+    "torchvision.models.swin_transformer.ShiftedWindowAttention": _torchvision,
+    "torchvision.models.swin_transformer.ShiftedWindowAttentionV2": _torchvision,
+    "timm.models.swin_transformer.WindowAttention": _timm,
+    "timm.models.swin_transformer_v2.WindowAttention": _timm_v2,
+    "diffusers.models.autoencoders.autoencoder_kl_cosmos.CosmosCausalAttention": _cosmos,
+    "diffusers.models.autoencoders.autoencoder_kl_mochi.MochiDownBlock3D": _mochi,
+    "diffusers.models.autoencoders.autoencoder_kl_mochi.MochiChunkedGroupNorm3D": _mochi_norm,
+    "diffusers.models.autoencoders.autoencoder_kl_mochi.MochiResnetBlock3D": _mochi_resnet,
+    **{f"tabpfn.architectures.tabpfn_{version}.TabPFNBlock": _tabpfn.compute for version in ("v2", "v2_5", "v2_6")},
 }
+"""By the name of a class, what returns the output of (module, original `forward`, *arguments), or None to run the module
+itself."""

@@ -13,11 +13,6 @@ from torch import Tensor, nn
 
 from gridguard import _attention, _launch, _pytorch, _replaced
 
-PARAMETERS = "self x_BRCE_container single_eval_pos save_peak_memory_factor cached_kv return_kv"
-ATTRIBUTES = (
-    "per_sample_attention_between_features per_column_attention_between_cells mlp "
-    "layernorm_mha1 layernorm_mha2 layernorm_mlp"
-)
 # Cells that inference computes at once. With a quarter of them the host is slower than a GPU.
 _CELLS = 2**19
 # The limit of TabPFN for the backward pass of flash attention, whose offsets have 32 bits.
@@ -98,7 +93,7 @@ def _is_served(module: Any, x: Tensor) -> bool:
     if x.dtype is torch.bfloat16 and _is_autocast(x):
         # Some norms return f32.
         return False
-    within, across, mlp = (getattr(module, name) for name in ATTRIBUTES.split()[:3])
+    within, across, mlp = module.per_sample_attention_between_features, module.per_column_attention_between_cells, module.mlp
     projections = [getattr(one, f"{name}_projection", None) for one in (within, across) for name in ("q", "k", "v", "out")]
     products = [*projections, mlp[0], mlp[-1]]
     return (
