@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ import gpu_chunked
 import gpu_tune
 import torch
 from calls import MODES, NOT_ALIGNED, PYTORCH, SERVED_DERIVATIVE, shifted
-from gpu_support import close, device_us, host_us, in_threads, parser_of, qkv, run_checks, show
+from gpu_support import close, device_us, host_us, in_threads, parser_of, profiles_in, qkv, run_checks, show
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 import gridguard.torch as ours
@@ -39,6 +40,7 @@ def main() -> int:
         timing,
         host_times,
         borders,
+        measured,
         random_calls,
         large_batches,
         layers,
@@ -323,6 +325,43 @@ def borders(options: argparse.Namespace) -> None:
                     close(one.detach()[part], other.detach(), f"left to PyTorch: {sizes}")
     assert _launch.kernels.counts[:2] == [0, 0] and ours.stats().pytorch["slower"] >= 2
     _launch.kernels = kernels
+
+
+def measured(options: argparse.Namespace) -> None:
+    """Measure shapes that no entry decides: once for all threads, and never in a capture or with little memory."""
+    kernels, _launch.kernels = _launch.kernels, _native.Attention(torch)
+    with tempfile.TemporaryDirectory() as folder, profiles_in(folder):
+
+        def written() -> int:
+            return sum(path.read_text().count("attention_choice") for path in Path(folder).glob("*.ron"))
+
+        _native.reload_profiles()
+        ours.install(measure=True)
+        before = ours.compare_profiles()
+        # f32 has no border for this head dimension.
+        tensors = qkv(4096, 5, 16, 256, dtype=torch.float32)
+        torch.cuda.empty_cache()
+        held = torch.empty(torch.cuda.mem_get_info()[0] - (2 << 30), dtype=torch.uint8, device="cuda")
+        PYTORCH(*tensors)
+        del held
+        torch.cuda.empty_cache()
+        with torch.cuda.graph(torch.cuda.CUDAGraph()):
+            PYTORCH(*tensors)
+        assert written() == 0 and ours.compare_profiles() == before, "no time to measure"
+        torch.cuda.synchronize()
+        in_threads(4, lambda number: close(PYTORCH(*tensors), PYTORCH(*tensors), "measured in threads"))
+        mask = torch.ones(16, 16, device="cuda").tril().bool()
+        PYTORCH(*(tensor.detach().requires_grad_() for tensor in tensors), mask)
+        after = ours.compare_profiles()
+        assert written() == 2 and after != before
+        _native.reload_profiles()
+        out = PYTORCH(*tensors)
+        assert written() == 2 and ours.compare_profiles() == after, "another process reads the answers"
+        ours.uninstall()
+        close(out, PYTORCH(*(tensor.double() for tensor in tensors)), "measured")
+        figures["measured"] = [path.read_text() for path in Path(folder).glob("*.ron")]
+    _launch.kernels = kernels
+    _native.reload_profiles()
 
 
 def native_us(path: Path) -> dict[str, float]:

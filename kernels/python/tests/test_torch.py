@@ -236,6 +236,15 @@ def test_calls_that_pytorch_computes_faster_are_left_to_it(monkeypatch, rows, wi
     assert counts().pytorch == ({"slower": left} if left else {})
 
 
+def test_a_mask_that_changes_between_two_calls_is_read_again(on_cpu):
+    tensors, mask = qkv(2, 3, 16, 64), torch.ones(16, 16, dtype=torch.bool)
+    # The last change leaves no trace in the mask's version.
+    for change in (lambda: None, lambda: mask[:, 8:].fill_(False), lambda: mask.numpy().__setitem__((slice(4), 2), False)):
+        change()
+        torch.testing.assert_close(attention(*tensors, mask), PYTORCH(*tensors, mask))
+    assert on_cpu().served == 3
+
+
 @pytest.mark.parametrize(
     "arguments",
     [
