@@ -107,8 +107,11 @@ def _register() -> None:
             # Compilers dispatch in Python, and cache the kernels.
             _pytorch.operator._dispatch_cache.clear()
             _registered[key] = library
+    # PyTorch 2.4 has another name.
+    names = ("python_key_table", "python_key_mode_table")
+    table = next(getattr(_pytorch.operator, name) for name in names if hasattr(_pytorch.operator, name))
     for mode in (FunctionalTensorMode, ProxyTorchDispatchMode):
-        if mode not in _pytorch.operator.python_key_table:
+        if mode not in table:
             _pytorch.operator.py_impl(mode)(_decomposed)
 
 

@@ -9,11 +9,9 @@ use core::ptr;
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::Arc;
 
-use gridguard::DeviceLimits;
 use gridguard::cuda::LaunchErrorKind;
 use gridguard_kernels::temporal_attention::{
-    AttentionBackward, Folded, MAX_FRAMES, MAX_HEAD_DIM, MAX_LONG_FRAMES, NotFolded, Shape,
-    TemporalAttention, Variant, WIDE_HEAD_DIM,
+    AttentionBackward, Folded, MAX_HEAD_DIM, MAX_LONG_FRAMES, NotFolded, TemporalAttention,
 };
 use gridguard_kernels::{ElementType, Extent, KernelError, Kernels};
 use pyo3::intern;
@@ -21,7 +19,7 @@ use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use pyo3::types::{PyBool, PyDict, PyFloat, PyInt, PyTuple, PyType};
 
-use crate::border::{Border, Borders, Problem, VERSIONS};
+use crate::border::{Border, Borders, Problem, Reason, VERSIONS, attention_of};
 use crate::error::{UnavailableError, failed, unavailable};
 use crate::launches::{self, BACKWARD, LAUNCHES, Launch, Launches};
 use crate::state::State;
@@ -62,9 +60,6 @@ const MAX_SLICE: u64 = 65_535;
 static RECORD: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
 /// PyTorch's operator, for calls that it computes faster.
 static LEFT: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
-
-/// Why the kernels do not serve a call. Nothing was launched.
-pub(crate) type Reason = &'static str;
 
 /// A call with q, k, v and out, or of the gradients with q, k, v, grad, dq, dk and dv.
 struct Call<const N: usize> {
@@ -762,27 +757,6 @@ fn forward<const N: usize>(
     let found = attention_of(call.folded.shape, call.element, kernels.guard().limits());
     let of_call = |attention| (device, kernels, call.folded.options(attention, call.causal));
     Ok(found.map_err(unavailable)?.map(of_call))
-}
-
-/// Attention of a shape by its fastest kernel, or why PyTorch's are faster.
-pub(crate) fn attention_of(
-    shape: Shape,
-    element: ElementType,
-    limits: &DeviceLimits,
-) -> Result<Result<TemporalAttention, Reason>, KernelError> {
-    let attention = match TemporalAttention::new(shape, element, limits) {
-        Err(KernelError::Variant { .. }) => return Ok(Err("shape")),
-        attention => attention?,
-    };
-    if attention.variant() == Variant::General {
-        if shape.frames().max(shape.keys()) > MAX_FRAMES {
-            return Ok(Err("length"));
-        }
-        if shape.head_dim() > WIDE_HEAD_DIM {
-            return Ok(Err("shape"));
-        }
-    }
-    Ok(Ok(attention))
 }
 
 /// Submits the launch of a key, which is prepared at its first call.

@@ -11,14 +11,16 @@ use gridguard::profile::{
     DeviceIdentity, Document, Entry, Environment, Key, L2, Layer, Layers, Policy, Profile,
     ProfileError, Provenance, StoredChoice, Summary, publish,
 };
-use gridguard_kernels::ElementType;
 use gridguard_kernels::temporal_attention::{
-    AttentionBackward, MAX_HEAD_DIM, MAX_LONG_FRAMES, Shape,
+    AttentionBackward, MAX_FRAMES, MAX_HEAD_DIM, MAX_LONG_FRAMES, Shape, TemporalAttention,
+    Variant, WIDE_HEAD_DIM,
 };
+use gridguard_kernels::{ElementType, KernelError};
 use parking_lot::{Mutex, RwLock};
 use pyo3::prelude::*;
 
-use crate::attention::attention_of;
+/// Why the kernels do not serve a call. Nothing was launched.
+pub(crate) type Reason = &'static str;
 
 /// A head dimension, and the most queries or keys of problems up to it, for each of `CLASSES`.
 pub(crate) type Border = (u64, [u64; CLASSES.len()]);
@@ -342,6 +344,27 @@ fn check(
     }
     let class = CLASSES.get(class).copied().unwrap_or_default();
     Err(BorderError::CannotServe { class, element, rows, head_dim })
+}
+
+/// Attention of a shape by its fastest kernel, or why PyTorch's are faster.
+pub(crate) fn attention_of(
+    shape: Shape,
+    element: ElementType,
+    limits: &DeviceLimits,
+) -> Result<Result<TemporalAttention, Reason>, KernelError> {
+    let attention = match TemporalAttention::new(shape, element, limits) {
+        Err(KernelError::Variant { .. }) => return Ok(Err("shape")),
+        attention => attention?,
+    };
+    if attention.variant() == Variant::General {
+        if shape.frames().max(shape.keys()) > MAX_FRAMES {
+            return Ok(Err("length"));
+        }
+        if shape.head_dim() > WIDE_HEAD_DIM {
+            return Ok(Err("shape"));
+        }
+    }
+    Ok(Ok(attention))
 }
 
 /// The summary of sorted samples. The second from each end bounds the median with 98 % confidence for nine samples.

@@ -57,7 +57,7 @@ def test_limits_have_the_fields_of_the_commands_document():
 def test_a_device_without_a_driver_is_an_error_with_the_complete_report():
     with pytest.raises(GridguardError, match="no CUDA driver library found") as error:
         gridguard.limits(device=0)
-    assert "fix: install the driver" in str(error.value)
+    assert "Install the driver" in str(error.value)
 
 
 def test_a_launch_that_is_too_large_is_rejected_or_split():
