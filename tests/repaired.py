@@ -108,9 +108,9 @@ def recurrent(q, out, first, HEADS: tl.constexpr, BLOCK: tl.constexpr):
     tl.store(out + pair * BLOCK + columns, state)
 q = torch.arange(1024 * 32, device="cuda", dtype=torch.float32).sin()
 out = torch.zeros(65_536, 32, device="cuda")
-graph = torch.cuda.CUDAGraph()
 recurrent[(1, 1, 1)](q, out, 0, HEADS=64, BLOCK=32)
 def launch(first, rows):
+    graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
         recurrent[(1, 1, rows)](q, out, first, HEADS=64, BLOCK=32)
     graph.replay()
