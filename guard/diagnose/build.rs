@@ -113,8 +113,7 @@ fn check(row: &Row) -> Result<(), String> {
     known(row.id.chars().all(is_id), "the id is not in kebab-case")?;
     known(Platform::from_row(&row.platform.0).is_some(), "no such platform")?;
     let confidence = Confidence::from_row(&row.evidence.0).ok_or("no such evidence")?;
-    known(confidence != Confidence::Unknown, "no such evidence")?;
-    let is_failure = confidence < Confidence::Unknown;
+    let is_failure = confidence <= Confidence::Unknown;
     known(row.fault.0.is_empty() || Fault::from_row(&row.fault.0).is_some(), "no such fault")?;
     let is_memory =
         matches!(row.memory.0.as_str(), "" | "None") || Memory::from_row(&row.memory.0).is_some();

@@ -1,7 +1,8 @@
 //! Patterns: literal words with typed holes, found anywhere in a line.
 //!
 //! The literals ignore ASCII case, and a run of white space is one blank. A pattern begins and ends at the borders
-//! of words. `{name:kind}` captures, `{*}` skips text, `{{` and `}}` are braces.
+//! of words; `^` in front of it is the beginning of the line's message, `$` behind it the line's end. `{name:kind}`
+//! captures, `{*}` skips text, `{{` and `}}` are braces.
 
 use core::ops::Range;
 
@@ -22,6 +23,10 @@ pub(crate) enum Part {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Pattern {
     pub(crate) parts: Vec<Part>,
+    /// It begins where the message does.
+    begins: bool,
+    /// It ends where the line does.
+    ends: bool,
 }
 
 /// A captured text.
@@ -59,6 +64,45 @@ impl Line {
     pub(crate) fn lower(&self) -> &str {
         &self.lower
     }
+
+    /// Where the message may begin: at the start, and behind each time stamp, level and bracket in front of it.
+    pub(crate) fn starts(&self) -> Vec<usize> {
+        let mut starts = vec![0];
+        let mut at = 0;
+        while let Some(length) = self.text.get(at..).and_then(tag) {
+            at += length;
+            starts.push(at);
+        }
+        starts
+    }
+}
+
+/// The length of the tag that `text` begins with, with the blanks behind it: `[rank0]:`, `2026-01-31`, `ERROR`, `web-1 |`.
+fn tag(text: &str) -> Option<usize> {
+    const LONGEST_TAG: usize = 80;
+    const LEVELS: [&str; 12] = [
+        "critical", "debug", "e", "err", "error", "f", "fatal", "i", "info", "w", "warn", "warning",
+    ];
+    let end = text.char_indices().nth(LONGEST_TAG).map_or(text.len(), |(at, _)| at);
+    let head = text.get(..end)?;
+    let word = head.split(' ').next().unwrap_or_default();
+    let plain = word.trim_end_matches(':').to_ascii_lowercase();
+    let is_time = plain.starts_with(|c: char| c.is_ascii_digit() || "ewif".contains(c))
+        && plain.bytes().skip(1).any(|it| it.is_ascii_digit())
+        && plain.chars().skip(1).all(|c| c.is_ascii_digit() || "-:./,+tz".contains(c));
+    let length = match head.as_bytes().first()? {
+        b'[' => head.find(']')? + 1,
+        b'(' => head.find(')')? + 1,
+        _ if is_time || LEVELS.contains(&plain.as_str()) => word.len(),
+        // The journal's host and process, and the name of a container.
+        _ => match (head.find("]: "), head.find("| ")) {
+            (Some(end), _) if !head.get(..end)?.contains(": ") => end + 1,
+            (_, Some(end)) => end + 1,
+            _ => return None,
+        },
+    };
+    let rest = text.get(length..)?;
+    Some(length + (rest.len() - rest.trim_start_matches([':', ' ']).len()))
 }
 
 impl Pattern {
@@ -68,7 +112,9 @@ impl Pattern {
     pub(crate) fn parse(text: &str) -> Result<Self, String> {
         let mut parts = Vec::new();
         let mut literal = String::new();
-        let mut rest = text;
+        let (begins, ends) = (text.starts_with('^'), text.ends_with('$'));
+        let mut rest = text.strip_prefix('^').unwrap_or(text);
+        rest = rest.strip_suffix('$').unwrap_or(rest);
         while let Some(place) = rest.find(['{', '}']) {
             let (before, found) = rest.split_at(place);
             literal.push_str(before);
@@ -104,12 +150,12 @@ impl Pattern {
         if parts.windows(2).any(|pair| pair.iter().all(Part::is_open)) {
             return Err("two holes of text without a literal between them".into());
         }
-        Ok(Self { parts })
+        Ok(Self { parts, begins, ends })
     }
 
     /// What it captures in `line`, if it is there. Takes from `steps`, and gives up without any.
     pub(crate) fn find(&self, line: &Line, steps: &mut usize) -> Option<Vec<Capture>> {
-        let mut search = Search { line, steps, captures: Vec::new() };
+        let mut search = Search { line, steps, captures: Vec::new(), end: None };
         let mut at = 0;
         let mut place = 0;
         let mut open: Option<&Part> = None;
@@ -124,7 +170,16 @@ impl Pattern {
             let (start, end) = match (segment.is_empty(), after.is_empty()) {
                 (true, true) => (line.text.len(), line.text.len()),
                 (true, false) => (at, at),
-                _ => search.segment(segment, from)?,
+                _ => {
+                    search.end = (self.ends && after.is_empty()).then_some(line.text.len());
+                    match self.begins && place == 0 {
+                        true => {
+                            let mut starts = line.starts().into_iter();
+                            starts.find_map(|at| Some((at, search.sequence(segment, at)?)))?
+                        }
+                        false => search.segment(segment, from)?,
+                    }
+                }
             };
             if let Some(part @ Part::Hole { .. }) = open {
                 let text = line.text.get(at..start)?;
@@ -162,6 +217,8 @@ struct Search<'a, 's> {
     line: &'a Line,
     steps: &'s mut usize,
     captures: Vec<(&'a Part, Range<usize>)>,
+    /// Where the segment has to end.
+    end: Option<usize>,
 }
 
 impl<'a> Search<'a, '_> {
@@ -197,7 +254,8 @@ impl<'a> Search<'a, '_> {
     fn sequence(&mut self, parts: &'a [Part], at: usize) -> Option<usize> {
         *self.steps = self.steps.checked_sub(1)?;
         let Some((first, rest)) = parts.split_first() else {
-            return is_border(&self.line.text, at).then_some(at);
+            let is_end = self.end.is_none_or(|end| end == at);
+            return (is_end && is_border(&self.line.text, at)).then_some(at);
         };
         match first {
             Part::Literal(literal) => {

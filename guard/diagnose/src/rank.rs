@@ -54,8 +54,16 @@ impl LogScanner {
             it.row.confidence == Confidence::Constraint
                 || it.row.confidence < Confidence::Unknown && !harmless.contains(&it.found.line)
         };
+        let is_unknown = |it: &Holding<'_>| {
+            it.row.confidence == Confidence::Unknown
+                && !self.is_question
+                && !harmless.contains(&it.found.line)
+        };
         if holding.iter().any(is_failure) {
             holding.retain(is_failure);
+        } else if holding.iter().any(is_unknown) {
+            // It failed, but no row says why.
+            holding.retain(is_unknown);
         } else {
             // Nothing failed; the lines may have frightened somebody.
             holding
@@ -68,7 +76,8 @@ impl LogScanner {
             )
         };
         holding.sort_by_key(|it| {
-            (is_of_other(it.row), it.row.confidence, Reverse(it.words), it.found.line)
+            let words = if it.row.confidence == Confidence::Unknown { 0 } else { it.words };
+            (is_of_other(it.row), it.row.confidence, Reverse(words), it.found.line)
         });
         let mut failures: Vec<Failure> = Vec::new();
         let mut rest = holding;
@@ -76,7 +85,8 @@ impl LogScanner {
             // A row that explains the strongest one is a better cause, if it is no mere code.
             let strongest = rest.first().map_or(0, |it| it.place);
             let explains = |it: &Holding<'_>| {
-                it.row.confidence < Confidence::Generic
+                (it.row.confidence < Confidence::Generic
+                    || it.row.confidence == Confidence::Unknown)
                     && explained_by(it.place).contains(&strongest)
             };
             let first = rest.remove(rest.iter().position(explains).unwrap_or(0));
@@ -84,6 +94,7 @@ impl LogScanner {
             let (of_first, others) = rest.into_iter().partition(|it| {
                 let is_code = it.row.confidence >= Confidence::Generic;
                 explained.contains(&it.place)
+                    || first.row.confidence == Confidence::Unknown
                     || is_code && first.row.confidence < Confidence::Generic
                     || is_code && first.row.is_sticky && it.found.line >= first.found.line
                     || it.found.line == first.found.line
@@ -231,7 +242,10 @@ impl Facts<'_> {
 
     fn failure(&self, it: &Holding<'_>, explained: &[Holding<'_>]) -> Failure {
         let Holding { row, found, hit, captures, .. } = it;
-        let text = |name: &str| self.text(captures, found.line, name);
+        let text = |name: &str| match name {
+            "outside" => (!names_gpu(&found.text)).then(|| "CUDA".to_owned()),
+            _ => self.text(captures, found.line, name),
+        };
         let own = Line { line: found.line, text: found.text.clone() };
         let near =
             row.near.iter().copied().flatten().filter_map(|place| self.log.contexts.get(place));
@@ -323,6 +337,16 @@ impl Facts<'_> {
             launch.grid.is_some() || launch.block.is_some() || launch.shared_bytes.is_some();
         is_stated.then_some(launch)
     }
+}
+
+/// Whether a line names a GPU or its software.
+fn names_gpu(line: &str) -> bool {
+    const WORDS: [&str; 12] = [
+        "cuda", "gpu", "device", "nvidia", "nccl", "nvcc", "cublas", "cudnn", "rocm", "hip",
+        "vulkan", ".cu",
+    ];
+    let line = line.to_ascii_lowercase();
+    WORDS.iter().any(|it| line.contains(it))
 }
 
 /// A whole number that a log states.

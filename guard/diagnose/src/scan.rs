@@ -39,7 +39,7 @@ pub struct LogScanner {
     compiled: Vec<Option<Box<Pattern>>>,
     candidates: Vec<u16>,
     traceback: Traceback,
-    is_question: bool,
+    pub(crate) is_question: bool,
 }
 
 /// A row that the log has.
@@ -89,7 +89,7 @@ impl LogScanner {
     #[must_use]
     pub fn count(&self) -> usize {
         let is_failure = |place: &&usize| {
-            ROWS.get(**place).is_some_and(|row| row.confidence < Confidence::Unknown)
+            ROWS.get(**place).is_some_and(|row| row.confidence <= Confidence::Unknown)
         };
         self.hits.keys().filter(is_failure).count()
     }
@@ -121,6 +121,11 @@ impl LogScanner {
         let text = if is_plain { Cow::from(piece) } else { input::plain(piece).into() };
         if let Some((call, line)) = self.traceback.line(&text, number) {
             self.scan(&format!("failing call: {call}"), line);
+        }
+        if let Some(captures) = self.traceback.exception(&text, number)
+            && let Some(place) = rows::place_of("unknown-exception")
+        {
+            self.keep(place, 0, captures, &Line::new(&text), number);
         }
         match self.bare_number(&text) {
             Some(place) => {

@@ -1,7 +1,13 @@
-//! The failing call of a traceback, and the program.
+//! The failing call of a traceback, its exception, and the program.
+
+use crate::input::truncated;
+use crate::pattern::{Capture, Line};
+use crate::value::Kind;
 
 /// Bytes of a line that are kept.
 const KEPT_BYTES: usize = 400;
+/// Lines between a frame and its exception: source of several lines, and notes on repeated frames.
+const EXCEPTION_LINES: u64 = 12;
 
 /// Follows the tracebacks of Python.
 #[derive(Clone, Debug, Default)]
@@ -10,6 +16,8 @@ pub(crate) struct Traceback {
     call: Option<(String, u64)>,
     /// Whether the next line may be source.
     is_source: bool,
+    /// The innermost file that is not Python's own, and the number of its line.
+    file: Option<(String, u64)>,
     /// The first program that a traceback names.
     pub(crate) program: Option<String>,
 }
@@ -24,34 +32,92 @@ impl Traceback {
             && frame.contains("\", line ")
         {
             self.is_source = true;
-            self.read_program(frame);
+            self.read_frame(frame, number);
             return None;
         }
-        let source = text.rsplit("]: ").next().unwrap_or(text);
+        let source = message(text);
         let is_mark = |c: char| matches!(c, '^' | '~' | ' ' | '-' | '|');
         if source.chars().all(is_mark) {
             return None;
         }
-        if core::mem::take(&mut self.is_source) {
-            let source = crate::input::truncated(source.trim(), KEPT_BYTES);
-            self.call = Some((source.to_owned(), number));
+        if core::mem::take(&mut self.is_source) && exception(&source).is_none() {
+            self.call = Some((truncated(source.trim(), KEPT_BYTES).to_owned(), number));
             return None;
         }
         self.call.take()
     }
 
-    /// The outermost function is the program's own.
-    fn read_program(&mut self, frame: &str) {
+    /// What the line says of the exception that ends the traceback: its kind and message, the file and its library.
+    pub(crate) fn exception(&mut self, text: &str, number: u64) -> Option<Vec<Capture>> {
+        let (_, since) = self.file.as_ref()?;
+        if number.abs_diff(*since) > EXCEPTION_LINES {
+            self.file = None;
+            return None;
+        }
+        let message = message(text);
+        let (kind, what) = exception(&message)?;
+        let (file, _) = self.file.take()?;
+        let library = ["site-packages", "dist-packages"]
+            .iter()
+            .find_map(|folder| file.split_once(folder))
+            .and_then(|(_, rest)| rest.split(['/', '\\']).find(|it| !it.is_empty()));
+        let name = file.rsplit(['/', '\\']).next();
+        let said = [
+            ("kind", Some(kind)),
+            ("what", what.or(Some("no message"))),
+            ("component", library.or(name)),
+            ("library", library),
+            ("file", Some(&file)),
+        ];
+        let captures = said.into_iter().filter_map(|(name, text)| {
+            let text = truncated(text?, KEPT_BYTES).to_owned();
+            Some(Capture { name: name.to_owned(), kind: Kind::Text, text })
+        });
+        Some(captures.collect())
+    }
+
+    fn read_frame(&mut self, frame: &str, number: u64) {
         let Some((name, rest)) = frame.split_once('"') else { return };
-        // The name becomes part of a command that is pasted.
+        let name = truncated(name, KEPT_BYTES);
+        let is_python_s =
+            name.starts_with('<') || name.contains("lib/python") && !name.contains("-packages");
+        if !is_python_s || self.file.is_none() {
+            self.file = Some((name.to_owned(), number));
+        } else if let Some((_, since)) = &mut self.file {
+            *since = number;
+        }
+        // The outermost function is the program's own. The name becomes part of a command that is pasted.
         let is_plain = |c: char| c.is_ascii_alphanumeric() || "/._-".contains(c);
         if self.program.is_none()
             && rest.trim_end().ends_with("in <module>")
-            && name.len() <= KEPT_BYTES
             && name.chars().all(is_plain)
             && !name.starts_with('-')
         {
             self.program = Some(format!("python {name}"));
         }
     }
+}
+
+/// The line without the tags in front of it.
+fn message(text: &str) -> String {
+    let line = Line::new(text);
+    let start = line.starts().pop().unwrap_or(0);
+    line.text().get(start..).unwrap_or_default().to_owned()
+}
+
+/// The kind of an exception, and what it says: `torch.OutOfMemoryError: CUDA out of memory`.
+fn exception(message: &str) -> Option<(&str, Option<&str>)> {
+    const ENDS: [&str; 6] = ["Error", "Exception", "Exit", "Interrupt", "Failure", "Warning"];
+    let (kind, what) = match message.split_once(": ") {
+        Some((kind, what)) => (kind, Some(what.trim())),
+        None => (message.trim_end_matches(':').trim_end(), None),
+    };
+    let is_name = |name: &str| {
+        name.starts_with(|c: char| c.is_ascii_alphabetic() || c == '_')
+            && name.chars().all(|c| c.is_ascii_alphanumeric() || c == '_')
+    };
+    let last = kind.rsplit('.').next().unwrap_or(kind);
+    let is_kind = kind.split('.').all(is_name)
+        && (ENDS.iter().any(|end| last.ends_with(end)) || kind.contains('.') && what.is_some());
+    is_kind.then_some((kind, what.filter(|it| !it.is_empty())))
 }
