@@ -119,6 +119,7 @@ fn check(row: &Row) -> Result<(), String> {
         matches!(row.memory.0.as_str(), "" | "None") || Memory::from_row(&row.memory.0).is_some();
     known(is_memory, "no such memory")?;
     known(!is_failure || !row.cause.is_empty(), "it has no cause")?;
+    known(!row.recovers || confidence == Confidence::Harmless, "only a harmless line recovers")?;
     known(row.may.len() <= 3, "more than three causes in `may`")?;
     known(row.words.is_empty() || !row.here.is_empty(), "`words` without `here`")?;
     let mut names = BTreeSet::new();
@@ -223,12 +224,12 @@ impl Tables {
                 "Row {{ id: {:?}, platform: Platform::{}, owner: {:?}, title: {:?}, confidence: Confidence::{}, \
                  near: &{}, within: {}, without: &{:?}, here: &{:?}, when: &{:?}, cause: {:?}, remedy: {:?}, command: {:?}, \
                  fault: Fault::{fault}, memory: {memory}, facts: &{:?}, explains: &{:?}, may: &{:?}, \
-                 is_launch: {}, is_sticky: {}, is_late: {}, source: {:?} }},",
+                 is_launch: {}, is_sticky: {}, is_late: {}, recovers: {}, source: {:?} }},",
                 row.id, row.platform.0, row.owner, row.title, row.evidence.0,
                 slices(&near),
                 if row.within == 0 { u64::MAX } else { row.within }, without.concat(), here, row.when, row.cause, row.remedy, row.command,
                 facts, places(&row.explains), places(&row.may), row.launch,
-                row.sticky, row.late, row.source,
+                row.sticky, row.late, row.recovers, row.source,
             )
             .map_err(|error| error.to_string())?;
         }

@@ -92,6 +92,9 @@ pub(crate) struct Row {
     /// A later call may report it.
     #[serde(default)]
     pub(crate) late: bool,
+    /// The program goes on: failures at most `within` lines before it are harmless.
+    #[serde(default)]
+    pub(crate) recovers: bool,
     #[serde(default)]
     pub(crate) source: String,
     pub(crate) examples: Vec<Example>,
@@ -123,6 +126,9 @@ pub(crate) struct Codes {
     /// Names of one to three plain words count only beside one of these patterns.
     #[serde(default)]
     pub(crate) here: Vec<String>,
+    /// The memory of codes that mean too little of it.
+    #[serde(default)]
+    pub(crate) memory: BTreeMap<i64, Word>,
     /// Number, names, cause, evidence, command.
     pub(crate) codes: Vec<(i64, Vec<String>, String, Word, String)>,
 }
@@ -153,6 +159,7 @@ impl Codes {
                 here: self.here.clone(),
                 cause: cause.clone(),
                 command: command.clone(),
+                memory: self.memory.get(code).cloned().unwrap_or_default(),
                 source: self.source.clone(),
                 ..Row::default()
             }

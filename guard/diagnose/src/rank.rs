@@ -42,8 +42,19 @@ impl LogScanner {
     #[must_use]
     pub fn diagnosis(&self, known: &Known) -> Diagnosis {
         let facts = Facts { log: self, known };
-        let mut holding: Vec<Holding<'_>> =
-            self.hits.iter().filter_map(|(place, hit)| facts.holding(*place, hit)).collect();
+        let is_recovery = |place: &usize| ROWS.get(*place).is_some_and(|row| row.recovers);
+        let recoveries: Vec<(u64, u64)> = self
+            .hits
+            .iter()
+            .filter(|(place, _)| is_recovery(place))
+            .filter_map(|(place, hit)| Some((facts.holding(*place, hit, &[])?.row.within, hit)))
+            .flat_map(|(within, hit)| hit.found.iter().map(move |it| (it.line, within)))
+            .collect();
+        let mut holding: Vec<Holding<'_>> = self
+            .hits
+            .iter()
+            .filter_map(|(place, hit)| facts.holding(*place, hit, &recoveries))
+            .collect();
         let platform = platform(&holding);
         let harmless: Vec<u64> = holding
             .iter()
@@ -65,9 +76,12 @@ impl LogScanner {
             // It failed, but no row says why.
             holding.retain(is_unknown);
         } else {
-            // Nothing failed; the lines may have frightened somebody.
-            holding
-                .retain(|it| it.row.confidence == Confidence::Harmless && !it.row.cause.is_empty());
+            // Nothing failed; the lines may have frightened somebody. A recovery is from something.
+            holding.retain(|it| {
+                it.row.confidence == Confidence::Harmless
+                    && !it.row.cause.is_empty()
+                    && (!it.row.recovers || self.count() > 0)
+            });
         }
         let is_of_other = |row: &Row| {
             matches!(
@@ -77,7 +91,8 @@ impl LogScanner {
         };
         holding.sort_by_key(|it| {
             let words = if it.row.confidence == Confidence::Unknown { 0 } else { it.words };
-            (is_of_other(it.row), it.row.confidence, Reverse(words), it.found.line)
+            let other = is_of_other(it.row);
+            (other, !it.row.recovers, it.row.confidence, Reverse(words), it.found.line)
         });
         let mut failures: Vec<Failure> = Vec::new();
         let mut rest = holding;
@@ -127,7 +142,7 @@ impl LogScanner {
         self.hits.iter().filter_map(|(place, hit)| {
             let line = hit.found.first()?.line;
             let facts = Facts { log: self, known: &Known::default() };
-            Some((ROWS.get(*place)?.id, line, facts.holding(*place, hit).is_some()))
+            Some((ROWS.get(*place)?.id, line, facts.holding(*place, hit, &[]).is_some()))
         })
     }
 
@@ -136,7 +151,8 @@ impl LogScanner {
     #[must_use]
     pub fn captured(&self, id: &str) -> BTreeMap<String, String> {
         let facts = Facts { log: self, known: &Known::default() };
-        let holding = place_of(id).and_then(|place| facts.holding(place, self.hits.get(&place)?));
+        let holding =
+            place_of(id).and_then(|place| facts.holding(place, self.hits.get(&place)?, &[]));
         let captures = holding.into_iter().flat_map(|it| it.captures.into_iter().rev());
         captures.map(|it| (it.name, it.text)).collect()
     }
@@ -170,9 +186,21 @@ fn platform(holding: &[Holding<'_>]) -> Platform {
 }
 
 impl Facts<'_> {
-    fn holding<'a>(&self, place: usize, hit: &'a Hit) -> Option<Holding<'a>> {
+    /// The first line of the row whose conditions hold, and that the program did not recover from.
+    fn holding<'a>(
+        &self,
+        place: usize,
+        hit: &'a Hit,
+        recoveries: &[(u64, u64)],
+    ) -> Option<Holding<'a>> {
         let row = ROWS.get(place)?;
-        hit.found.iter().find_map(|found| {
+        let is_survived = |found: &Found| {
+            row.confidence <= Confidence::Unknown
+                && recoveries.iter().any(|(line, within)| {
+                    line.checked_sub(found.last).is_some_and(|lines| lines <= *within)
+                })
+        };
+        hit.found.iter().filter(|it| !is_survived(it)).find_map(|found| {
             let captures = self.conditions(row, found)?;
             let near = row.near.iter().filter_map(|any| {
                 let words =

@@ -35,6 +35,8 @@ pub(crate) struct Row {
     pub(crate) is_launch: bool,
     pub(crate) is_sticky: bool,
     pub(crate) is_late: bool,
+    /// The program goes on: failures at most `within` lines before it are harmless.
+    pub(crate) recovers: bool,
     pub(crate) source: &'static str,
 }
 

@@ -213,6 +213,7 @@ impl LogScanner {
         }
         let is_harmless = |row: &Row| {
             row.confidence == Confidence::Harmless
+                && !row.recovers
                 && row.near.is_empty()
                 && row.without.is_empty()
                 && row.when.is_empty()
@@ -289,6 +290,9 @@ impl LogScanner {
         } else if hit.found.len() < kept {
             let text = input::shortened(line.text(), SHOWN_BYTES);
             hit.found.push(Found { line: number, last: number, text, captures, words });
+        } else if let Some(last) = hit.found.last_mut().filter(|_| row.recovers) {
+            // Of a program that goes on again and again, the last time counts.
+            (last.line, last.last) = (number, number);
         }
     }
 }
