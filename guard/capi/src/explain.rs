@@ -55,8 +55,10 @@ pub unsafe extern "C" fn gg_explain(
 
 /// Explains a message or a whole log in UTF-8, and writes the diagnosis as JSON: `platform`, `lines` and `failures`, the
 /// deciding one first, each with a stable `id`, `confidence`, `fault`, `memory`, `cause`, `remedy` and `evidence`, as
-/// `gridguard explain --format json` does. `GG_NOT_FOUND` if no failure is recognized. Launches in the text are checked
-/// against the GPUs of the catalogue. Takes time linear in the text.
+/// `gridguard explain --format json` does. `GG_NOT_FOUND` if no failure is recognized. A launch in the text is
+/// checked on the compute capability that the text states, and without one against the GPUs of the catalogue. A text that
+/// shows a failure which no explanation fits has a failure of confidence `unknown`, which quotes the deciding line. Takes
+/// time linear in the text.
 ///
 /// Thread-safe.
 #[unsafe(no_mangle)]

@@ -135,6 +135,7 @@ impl Term {
                     '+' => left + right,
                     '-' => left - right,
                     '*' => left * right,
+                    '%' => left % right,
                     _ => left / right,
                 })
             }
@@ -200,7 +201,7 @@ impl Parser {
 
     fn product(&mut self) -> Result<Term, String> {
         let first = self.operand()?;
-        self.chain(first, "*/", Self::operand)
+        self.chain(first, "*/%", Self::operand)
     }
 
     fn chain(

@@ -3,7 +3,7 @@
 /// The type of a hole.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
-    /// `-12`, `1,000`, `1_000`, `0x1f`.
+    /// `-12`, `1,000`, `1_000`, `0x1f`, `2**28`, `1 << 20`, `4*1024`.
     Int,
     /// A number with an optional unit: `7.85 GiB`, `82240`.
     Bytes,
@@ -35,6 +35,13 @@ pub(crate) enum Value {
     Dims(Vec<f64>),
     Text(String),
 }
+
+/// Operators between numbers, the weakest first. A single `*` is no half of `**`.
+const OPERATORS: [(&str, fn(f64, f64) -> f64); 3] = [
+    ("<<", |left, right| left * right.exp2()),
+    ("**", f64::powf),
+    ("*", |left, right| left * right),
+];
 
 /// Bytes of a word, a path or a name.
 const LONGEST: usize = 400;
@@ -132,8 +139,14 @@ impl Kind {
     }
 }
 
-/// A number of a text, with separators, in hexadecimal or with a fraction.
+/// A number of a text, with separators, in hexadecimal or with a fraction, or a product or power of numbers.
 pub(crate) fn number_of(text: &str) -> Option<f64> {
+    // Of the chain that a hole takes, the last operator is done last.
+    for (operator, value) in OPERATORS {
+        if let Some((left, right)) = text.rsplit_once(operator) {
+            return Some(value(number_of(left.trim())?, number_of(right.trim())?));
+        }
+    }
     let plain: String = text.chars().filter(|c| !matches!(c, ',' | '_')).collect();
     match plain.strip_prefix("0x").or_else(|| plain.strip_prefix("0X")) {
         Some(digits) => exact(u64::from_str_radix(digits, 16).ok()?),
@@ -143,11 +156,12 @@ pub(crate) fn number_of(text: &str) -> Option<f64> {
 
 /// A size in bytes.
 fn size_of(text: &str) -> Option<f64> {
-    let end = text.find(|c: char| !matches!(c, '0'..='9' | '.' | ',' | '_' | '-'));
+    let end = text.find(|c: char| c.is_alphabetic() || c == '%');
     if text.starts_with("0x") {
         return number_of(text.split_whitespace().next()?);
     }
     let (digits, unit) = text.split_at(end.unwrap_or(text.len()));
+    let digits = digits.trim();
     let unit = unit.trim().to_ascii_lowercase();
     let scale = UNITS.iter().find(|(name, _)| *name == unit).map_or(1.0, |(_, scale)| *scale);
     Some(number_of(digits)? * scale)
@@ -190,7 +204,21 @@ fn is_digit(bytes: &[u8], at: usize) -> bool {
     bytes.get(at).is_some_and(u8::is_ascii_digit)
 }
 
+/// The ends of an integer, or of a product or power of integers.
 fn integers(bytes: &[u8], at: usize) -> Vec<usize> {
+    let mut ends = plain_integers(bytes, at);
+    let mut end = ends.first().copied();
+    while let Some(last) = end {
+        let sign = run(bytes, last, |it| *it == b' ');
+        let operator = OPERATORS.iter().find(|(it, _)| prefixed(bytes, sign, it.as_bytes()));
+        let next = operator.map(|(it, _)| run(bytes, sign + it.len(), |it| *it == b' '));
+        end = next.and_then(|next| plain_integers(bytes, next).first().copied());
+        ends.splice(0..0, end);
+    }
+    ends
+}
+
+fn plain_integers(bytes: &[u8], at: usize) -> Vec<usize> {
     if prefixed(bytes, at, b"0x") {
         return filled(at + 2, run(bytes, at + 2, u8::is_ascii_hexdigit));
     }
@@ -210,12 +238,21 @@ fn integers(bytes: &[u8], at: usize) -> Vec<usize> {
             _ => break,
         }
     }
-    if end == first { vec![first] } else { vec![end, first] }
+    let mut ends = if end == first { vec![first] } else { vec![end, first] };
+    // The whole part of `95.00 GiB` is no integer.
+    ends.retain(|end| {
+        let fraction = run(bytes, end + 1, u8::is_ascii_digit);
+        bytes.get(*end) != Some(&b'.') || fraction == end + 1 || unit(bytes, fraction).is_none()
+    });
+    ends
 }
 
 fn float(bytes: &[u8], at: usize) -> Option<usize> {
     let start = if matches!(bytes.get(at), Some(b'-' | b'+')) { at + 1 } else { at };
     let mut end = run(bytes, start, u8::is_ascii_digit);
+    while bytes.get(end) == Some(&b',') && run(bytes, end + 1, u8::is_ascii_digit) == end + 4 {
+        end += 4;
+    }
     if bytes.get(end) == Some(&b'.') && is_digit(bytes, end + 1) {
         end = run(bytes, end + 1, u8::is_ascii_digit);
     }
@@ -236,15 +273,18 @@ fn sizes(bytes: &[u8], at: usize) -> Vec<usize> {
     let mut numbers = integers(bytes, at);
     numbers.splice(0..0, float(bytes, at).filter(|end| !numbers.contains(end)));
     for number in numbers {
-        let unit = number + usize::from(bytes.get(number) == Some(&b' '));
-        let end = run(bytes, unit, u8::is_ascii_alphabetic);
-        let name = bytes.get(unit..end).unwrap_or_default().to_ascii_lowercase();
-        if UNITS.iter().any(|(it, _)| it.as_bytes() == name) {
-            ends.push(end);
-        }
+        ends.extend(unit(bytes, number));
         ends.push(number);
     }
     ends
+}
+
+/// The end of the unit behind a number.
+fn unit(bytes: &[u8], at: usize) -> Option<usize> {
+    let start = at + usize::from(bytes.get(at) == Some(&b' '));
+    let end = run(bytes, start, u8::is_ascii_alphabetic);
+    let name = bytes.get(start..end)?.to_ascii_lowercase();
+    UNITS.iter().any(|(it, _)| it.as_bytes() == name).then_some(end)
 }
 
 fn parts(bytes: &[u8], at: usize) -> Option<usize> {
@@ -333,4 +373,23 @@ fn words(bytes: &[u8], at: usize, is_last: bool) -> Vec<usize> {
         return kept.map(|kept| at + kept + 1).into_iter().collect();
     }
     (at + 1..=end).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_are_read_with_groups_units_and_arithmetic() {
+        let size = |text: &str| {
+            let ends = Kind::Bytes.ends(text, 0, true);
+            ends.first().and_then(|end| size_of(&text[..*end]))
+        };
+        assert_eq!(size("2**28 floats"), Some(268_435_456.0));
+        assert_eq!(size("1 << 20"), Some(1_048_576.0));
+        assert_eq!(size("4*1024 KiB"), Some(4_194_304.0));
+        assert_eq!(size("1,234.5 MiB of"), Some(1234.5 * 1_048_576.0));
+        assert_eq!(size("95.00 GiB"), Some(95.0 * 1_073_741_824.0));
+        assert!(Kind::Int.ends("95.00 GiB", 0, true).is_empty());
+    }
 }
