@@ -66,9 +66,7 @@ impl LogScanner {
                 || it.row.confidence < Confidence::Unknown && !harmless.contains(&it.found.line)
         };
         let is_unknown = |it: &Holding<'_>| {
-            it.row.confidence == Confidence::Unknown
-                && !self.is_question
-                && !harmless.contains(&it.found.line)
+            it.row.confidence == Confidence::Unknown && !harmless.contains(&it.found.line)
         };
         if holding.iter().any(is_failure) {
             holding.retain(is_failure);

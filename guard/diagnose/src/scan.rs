@@ -39,7 +39,7 @@ pub struct LogScanner {
     compiled: Vec<Option<Box<Pattern>>>,
     candidates: Vec<u16>,
     traceback: Traceback,
-    pub(crate) is_question: bool,
+    is_question: bool,
 }
 
 /// A row that the log has.
