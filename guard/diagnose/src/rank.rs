@@ -41,6 +41,11 @@ impl LogScanner {
     /// What the log says, the deciding failure first.
     #[must_use]
     pub fn diagnosis(&self, known: &Known) -> Diagnosis {
+        if !self.wrapped.0.is_empty() {
+            let mut log = self.clone();
+            log.end_message();
+            return log.diagnosis(known);
+        }
         let facts = Facts { log: self, known };
         let is_recovery = |place: &usize| ROWS.get(*place).is_some_and(|row| row.recovers);
         let recoveries: Vec<(u64, u64)> = self

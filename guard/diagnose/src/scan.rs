@@ -16,6 +16,8 @@ use crate::words;
 
 /// Bytes of a line that a finding keeps.
 const SHOWN_BYTES: usize = 400;
+/// Bytes of a wrapped message, so that its lines are joined in linear time.
+const WRAPPED_BYTES: usize = 2000;
 /// The steps that searching a line may take for each of its bytes: an honest line needs a tenth.
 const STEPS: usize = 64;
 /// Patterns that a line is searched for. An honest line has the words of fewer.
@@ -39,6 +41,8 @@ pub struct LogScanner {
     compiled: Vec<Option<Box<Pattern>>>,
     candidates: Vec<u16>,
     traceback: Traceback,
+    /// A message of CMake's so far, which it wraps over indented lines, and the number of its line.
+    pub(crate) wrapped: (String, u64),
     is_question: bool,
 }
 
@@ -112,7 +116,9 @@ impl LogScanner {
     ///
     /// The error of reading `input`; the lines before it are scanned.
     pub fn read(&mut self, input: impl BufRead) -> io::Result<()> {
-        input::read(input, |piece, ends_line| self.piece(piece, ends_line))
+        input::read(input, |piece, ends_line| self.piece(piece, ends_line))?;
+        self.end_message();
+        Ok(())
     }
 
     fn piece(&mut self, piece: &str, ends_line: bool) {
@@ -122,6 +128,7 @@ impl LogScanner {
         if let Some((call, line)) = self.traceback.line(&text, number) {
             self.scan(&format!("failing call: {call}"), line);
         }
+        self.join(&text, number);
         if let Some(captures) = self.traceback.exception(&text, number)
             && let Some(place) = rows::place_of("unknown-exception")
         {
@@ -142,6 +149,28 @@ impl LogScanner {
         }
         if ends_line {
             self.lines = number;
+        }
+    }
+
+    /// Joins the lines of a wrapped message, and scans it when another line comes.
+    fn join(&mut self, text: &str, number: u64) {
+        let message = &mut self.wrapped.0;
+        let is_more = !message.is_empty() && message.len() < WRAPPED_BYTES;
+        if is_more && (text.starts_with("  ") || text.trim().is_empty()) {
+            message.push_str(input::truncated(text, WRAPPED_BYTES));
+            return;
+        }
+        self.end_message();
+        if text.contains("CMake Error") {
+            self.wrapped = (input::truncated(text, WRAPPED_BYTES).to_owned(), number);
+        }
+    }
+
+    /// Scans the wrapped message.
+    pub(crate) fn end_message(&mut self) {
+        let (message, line) = core::mem::take(&mut self.wrapped);
+        if !message.is_empty() {
+            self.scan(&message, line);
         }
     }
 
