@@ -54,6 +54,7 @@ impl LogScanner {
             .filter(|(place, _)| is_recovery(place))
             .filter_map(|(place, hit)| Some((facts.holding(*place, hit, &[])?.row.within, hit)))
             .flat_map(|(within, hit)| hit.found.iter().map(move |it| (it.line, within)))
+            .filter(|recovery| !self.ends_behind(*recovery))
             .collect();
         let mut holding: Vec<Holding<'_>> = self
             .hits
@@ -63,7 +64,7 @@ impl LogScanner {
         let platform = platform(&holding);
         let harmless: Vec<u64> = holding
             .iter()
-            .filter(|it| it.row.confidence == Confidence::Harmless)
+            .filter(|it| it.row.confidence == Confidence::Harmless && !it.row.recovers)
             .flat_map(|it| it.hit.found.iter().map(|found| found.line))
             .collect();
         let is_failure = |it: &Holding<'_>| {
@@ -137,6 +138,16 @@ impl LogScanner {
             first.evidence.extend(remarks);
         }
         diagnosis
+    }
+
+    /// Whether the program stops so soon behind a recovery that it went on in vain.
+    fn ends_behind(&self, (line, within): (u64, u64)) -> bool {
+        let stops = |place: &usize| {
+            ROWS.get(*place).is_some_and(|row| row.confidence == Confidence::Unknown)
+        };
+        let of_stops = self.hits.iter().filter(|(place, _)| stops(place));
+        let mut found = of_stops.flat_map(|(_, hit)| &hit.found);
+        within != u64::MAX && found.any(|it| (1..=within).contains(&it.line.saturating_sub(line)))
     }
 
     /// The rows that the log has, whatever their conditions, for a person who writes rows.
