@@ -55,7 +55,10 @@ impl Traceback {
             return None;
         }
         let message = message(text);
-        let (kind, what) = exception(&message)?;
+        // A loader's worker wraps its exception, whose own traceback follows.
+        let (kind, what) = exception(&message).filter(|(_, what)| {
+            what.is_none_or(|it| !(it.starts_with("Caught ") && it.contains("worker process")))
+        })?;
         let (file, _) = self.file.take()?;
         let library = ["site-packages", "dist-packages"]
             .iter()
