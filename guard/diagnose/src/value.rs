@@ -36,8 +36,11 @@ pub(crate) enum Value {
     Text(String),
 }
 
+/// An operator, and what it makes of two numbers.
+type Operator = (&'static str, fn(f64, f64) -> f64);
+
 /// Operators between numbers, the weakest first. A single `*` is no half of `**`.
-const OPERATORS: [(&str, fn(f64, f64) -> f64); 3] = [
+const OPERATORS: [Operator; 3] = [
     ("<<", |left, right| left * right.exp2()),
     ("**", f64::powf),
     ("*", |left, right| left * right),
