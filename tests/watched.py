@@ -300,11 +300,9 @@ def timing(report, _folder):
     fix = {"GRIDGUARD_RUN_FIX": "1"}
     report["with_fix"] = compared(5, fix, adds=200, steps=60, large_steps=15)
     report["start_with_fix"] = starts(5, fix)
-    if not suite.has("triton"):
-        return []
-    report["noted_triton_launch"] = json.loads(run(work("noted"), settings={"GRIDGUARD_RUN_QUIET": "1"}).stdout)
-    more = report["noted_triton_launch"]["more_ns"]
-    return [f"noting a launch of Triton takes {more:.0f} ns"] if more > 100 else []
+    if suite.has("triton"):
+        report["noted_triton_launch"] = json.loads(run(work("noted"), settings={"GRIDGUARD_RUN_QUIET": "1"}).stdout)
+    return []
 
 
 def starts(pairs, settings):
