@@ -186,7 +186,7 @@ impl Borders {
         let ((rows, head_dim), element) = (problem.rows(), problem.element);
         let border = self.of(element).iter().find(|(widest, _)| head_dim <= *widest);
         let most = border.and_then(|(_, rows)| rows.get(problem.class)).copied();
-        let has_rows = (head_dim * element.bytes()).is_multiple_of(16);
+        let has_rows = head_dim.saturating_mul(element.bytes()).is_multiple_of(16);
         let are_own = self.table.get(&element).is_some_and(|(are_own, _)| *are_own);
         let is_measured = are_own && has_rows && border.is_some();
         let is_served = rows <= MAX_LONG_FRAMES && head_dim <= MAX_HEAD_DIM;
