@@ -211,7 +211,8 @@ fn is_digit(bytes: &[u8], at: usize) -> bool {
 fn integers(bytes: &[u8], at: usize) -> Vec<usize> {
     let mut ends = plain_integers(bytes, at);
     let mut end = ends.first().copied();
-    while let Some(last) = end {
+    // `number_of` takes a frame of the stack for each operator.
+    while let Some(last) = end.filter(|end| end - at < LONGEST) {
         let sign = run(bytes, last, |it| *it == b' ');
         let operator = OPERATORS.iter().find(|(it, _)| prefixed(bytes, sign, it.as_bytes()));
         let next = operator.map(|(it, _)| run(bytes, sign + it.len(), |it| *it == b' '));
@@ -394,5 +395,7 @@ mod tests {
         assert_eq!(size("1,234.5 MiB of"), Some(1234.5 * 1_048_576.0));
         assert_eq!(size("95.00 GiB"), Some(95.0 * 1_073_741_824.0));
         assert!(Kind::Int.ends("95.00 GiB", 0, true).is_empty());
+        let chain = "1*".repeat(1 << 16);
+        assert!(Kind::Int.ends(&chain, 0, true).iter().all(|end| *end <= LONGEST + 1));
     }
 }
