@@ -9,6 +9,7 @@
 # frameworks are listed.
 
 import argparse
+import concurrent.futures
 import json
 import os
 import re
@@ -18,7 +19,8 @@ import tempfile
 
 import suite
 
-SKIPPED = [(65536, 32768, 1), (16384, 16384, 16), (65535, 65535, 1), (131072, 32768, 1)]
+# The product is below zero, and zero, in 32 bits.
+SKIPPED = [(65536, 32768, 1), (16384, 16384, 16)]
 GRIDS = [*SKIPPED, (65536, 32767, 1), (1, 65536, 1), (1, 1, 65536), (0, 1, 1), (2**31 - 1, 1, 1), (2**31, 1, 1), (2**32 + 1, 1, 1)]
 
 # A program defines `launch(x, y, z)`, and `counted()`, which waits for the device, returns the counter and clears it.
@@ -136,29 +138,36 @@ def run(path, grids, **settings):
     return seen, ran.stderr
 
 
-def main():
-    report, failures = {"passed": [], "missing": []}, []
+def measure(name):
+    """Return the rows of a program for the report, and what is wrong."""
     with tempfile.TemporaryDirectory() as folder:
-        for name, text in PROGRAMS.items():
-            if not suite.has(NEEDED.get(name, name)):
-                report["missing"].append(name)
-                continue
-            path = os.path.join(folder, f"launches_{re.sub(r'[^a-z]', '_', name)}.py")
-            with open(path, "w") as file:
-                file.write(text + END)
-            report[name], err = run(path, GRIDS)
-            if len(report[name]) < len(GRIDS):
-                failures.append(f"{name}: {len(report[name])} of {len(GRIDS)} grids: {err[-2000:]}")
-                continue
-            report["passed"].append(name)
-            if NEEDED.get(name, name) == "triton":
-                for fix, word in [("0", "refused"), ("1", "fixed")]:
-                    settings = {"LD_PRELOAD": options.library, "GRIDGUARD_RUN_FIX": fix}
-                    seen, err = run(path, SKIPPED, GRIDGUARD_RUN_REPORT=os.path.join(folder, f"{fix}-{name}"), **settings)
-                    launches = sum(one[word] for one in suite.merged(folder, f"{fix}-{name}"))
-                    report[f"{name}, {word}"] = {**seen, "launches": launches}
-                    if launches != len(SKIPPED) or set(seen.values()) != {"ran" if fix == "1" else "skipped"}:
-                        failures.append(f"{name}: {launches} launches are {word}: {seen} {err[-2000:]}")
+        path = os.path.join(folder, f"launches_{re.sub(r'[^a-z]', '_', name)}.py")
+        with open(path, "w") as file:
+            file.write(PROGRAMS[name] + END)
+        seen, err = run(path, GRIDS)
+        rows = {name: seen}
+        if len(seen) < len(GRIDS):
+            return rows, [f"{name}: {len(seen)} of {len(GRIDS)} grids: {err[-2000:]}"]
+        failures = []
+        for fix, word in [("0", "refused"), ("1", "fixed")] if NEEDED.get(name, name) == "triton" else []:
+            settings = {"LD_PRELOAD": options.library, "GRIDGUARD_RUN_FIX": fix}
+            seen, err = run(path, SKIPPED, GRIDGUARD_RUN_REPORT=os.path.join(folder, word), **settings)
+            launches = sum(one[word] for one in suite.merged(folder, word))
+            rows[f"{name}, {word}"] = {**seen, "launches": launches}
+            if launches != len(SKIPPED) or set(seen.values()) != {"ran" if fix == "1" else "skipped"}:
+                failures.append(f"{name}: {launches} launches are {word}: {seen} {err[-2000:]}")
+        return rows, failures
+
+
+def main():
+    present = [name for name in PROGRAMS if suite.has(NEEDED.get(name, name))]
+    report, failures = {"passed": [], "missing": [name for name in PROGRAMS if name not in present]}, []
+    # Most of the time goes to imports and compilers.
+    with concurrent.futures.ThreadPoolExecutor(4) as pool:
+        for name, (rows, wrong) in zip(present, pool.map(measure, present)):
+            report.update(rows)
+            failures += wrong
+            report["passed"] += [] if wrong else [name]
     suite.finish(options.report, report, failures)
 
 
