@@ -182,7 +182,7 @@ fn kernels_are_counted_by_name_and_image_however_often_they_are_loaded() {
         [(Driver::Whole, "dlsym"), (Driver::Whole, "query-12"), (Driver::Old, "dlsym")]
     {
         for (action, rows, launches) in
-            [("reload=3000", 1, 3000), ("images=500", 500, 2), ("names=2000", 2000, 1)]
+            [("reload=300", 1, 300), ("images=100", 100, 2), ("names=300", 300, 1)]
         {
             for (reuse, fix) in [("0", "0"), ("1", "0"), ("0", "1"), ("1", "1")] {
                 let _ = (fs::remove_file(&path), fs::remove_file(&record));
