@@ -89,6 +89,21 @@ impl Dim3 {
         (x * y).saturating_mul(z)
     }
 
+    /// The product as Triton's launchers compute it, in signed 32 bits that wrap; they skip a launch unless it is positive.
+    /// `None` if they take no such grid, since an axis is 0 or beyond 2^31 - 1.
+    ///
+    /// ```
+    /// use gridguard::Dim3;
+    /// assert_eq!(Dim3::new(65_536, 32_768, 1).wrapped_volume(), Some(i32::MIN));
+    /// assert_eq!(Dim3::new(1 << 31, 1, 1).wrapped_volume(), None);
+    /// ```
+    #[must_use]
+    pub fn wrapped_volume(self) -> Option<i32> {
+        let axes = [self.x, self.y, self.z].into_iter();
+        axes.map(|size| i32::try_from(size).ok().filter(|size| *size > 0))
+            .try_fold(1, |product: i32, size| Some(product.wrapping_mul(size?)))
+    }
+
     /// The size in 32 bits, if each axis fits.
     pub(crate) fn narrow(self) -> Option<[u32; 3]> {
         let x = u32::try_from(self.x).ok()?;

@@ -361,9 +361,7 @@ impl Check {
 
 /// Which frameworks skip a launch with this grid, if some do.
 fn skipped(grid: Dim3) -> Option<String> {
-    let axes = Axis::ALL.map(|axis| i32::try_from(grid.along(axis)).unwrap_or(0));
-    let product = axes.into_iter().fold(1, i32::wrapping_mul);
-    (axes.iter().all(|blocks| *blocks > 0) && product <= 0).then(|| {
+    grid.wrapped_volume().filter(|product| *product <= 0).map(|product| {
         format!(
             "grid-product: Triton and torch.compile multiply this grid in 32 bits, which gives {product}, and skip the \
              launch without an error; see gridguard explain grid-product"

@@ -10,6 +10,8 @@ use core::mem::transmute;
 use core::ptr;
 use std::sync::OnceLock;
 
+use gridguard::Dim3;
+
 use crate::driver::functions;
 use crate::driver::request::Launch;
 use crate::hook::{outcome, relay};
@@ -220,14 +222,15 @@ unsafe extern "C-unwind" fn launch<const OF_PYTORCH: bool>(
         }
         let axes = [first, first + 1, first + 2];
         let grid: [i32; 3] = axes.map(|place| python.number(arguments, place));
-        if grid.iter().any(|blocks| *blocks <= 0) {
+        // A negative axis becomes one that is too large.
+        let grid = grid.map(i32::cast_unsigned);
+        let Some(product) = Dim3::from(grid).wrapped_volume() else {
             (python.clear_error)();
             return call(arguments);
-        }
-        if grid.into_iter().fold(1, i32::wrapping_mul) > 0 {
+        };
+        if product > 0 {
             return call(arguments);
         }
-        let grid = grid.map(i32::cast_unsigned);
         let item = |place| (python.item)(arguments, place);
         let is_metadata = |place: &isize| [3, 6].contains(&(python.count)(item(*place)));
         let tuple = (5..least).find(|place| !OF_PYTORCH && is_metadata(place));
