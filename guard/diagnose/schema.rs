@@ -92,7 +92,7 @@ pub(crate) struct Row {
     /// A later call may report it.
     #[serde(default)]
     pub(crate) late: bool,
-    /// The program goes on: failures at most `within` lines before it are harmless.
+    /// The program goes on: failures at most `within` lines before it are harmless; within 1, beside other failures only.
     #[serde(default)]
     pub(crate) recovers: bool,
     #[serde(default)]

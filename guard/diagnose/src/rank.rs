@@ -19,6 +19,9 @@ const OF_LAUNCH: [&str; 7] =
 /// Lines between a launch's facts and its failure.
 const LAUNCH_LINES: u64 = 40;
 
+/// The `within` of recovering rows that state a fallback: what failed there is no failure beside another one.
+const FALLBACK_LINES: u64 = 1;
+
 /// A row whose conditions hold.
 struct Holding<'a> {
     place: usize,
@@ -56,11 +59,17 @@ impl LogScanner {
             .flat_map(|(within, hit)| hit.found.iter().map(move |it| (it.line, within)))
             .filter(|recovery| !self.ends_behind(*recovery))
             .collect();
-        let mut holding: Vec<Holding<'_>> = self
-            .hits
-            .iter()
-            .filter_map(|(place, hit)| facts.holding(*place, hit, &recoveries))
-            .collect();
+        let survive = |recoveries: &[(u64, u64)]| -> Vec<Holding<'_>> {
+            let rows = self.hits.iter();
+            rows.filter_map(|(place, hit)| facts.holding(*place, hit, recoveries)).collect()
+        };
+        let mut holding = survive(&recoveries);
+        if !holding.iter().any(|it| it.row.confidence <= Confidence::Generic) {
+            // Nothing else failed, so that what a program fell back from is the answer.
+            let is_no_fallback = |it: &(u64, u64)| it.1 != FALLBACK_LINES;
+            let recoveries: Vec<_> = recoveries.into_iter().filter(is_no_fallback).collect();
+            holding = survive(&recoveries);
+        }
         let platform = platform(&holding);
         let harmless: Vec<u64> = holding
             .iter()
