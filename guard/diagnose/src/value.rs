@@ -278,7 +278,10 @@ fn sizes(bytes: &[u8], at: usize) -> Vec<usize> {
     numbers.splice(0..0, float(bytes, at).filter(|end| !numbers.contains(end)));
     for number in numbers {
         ends.extend(unit(bytes, number));
-        ends.push(number);
+        // A fraction of a byte is a size that lost its unit.
+        let is_cut = bytes.get(number) == Some(&b'.') && is_digit(bytes, number + 1);
+        let is_whole = bytes.get(at..number).is_some_and(|it| !it.contains(&b'.') && !is_cut);
+        ends.extend(is_whole.then_some(number));
     }
     ends
 }
@@ -373,7 +376,7 @@ fn words(bytes: &[u8], at: usize, is_last: bool) -> Vec<usize> {
         let word = bytes.get(at..end).unwrap_or_default();
         let kept = word
             .iter()
-            .rposition(|it| !matches!(it, b'.' | b',' | b';' | b':' | b')' | b'\'' | b'"'));
+            .rposition(|it| !matches!(it, b'.' | b',' | b';' | b':' | b')' | b'\'' | b'"' | b'`'));
         return kept.map(|kept| at + kept + 1).into_iter().collect();
     }
     (at + 1..=end).collect()
@@ -395,6 +398,7 @@ mod tests {
         assert_eq!(size("1,234.5 MiB of"), Some(1234.5 * 1_048_576.0));
         assert_eq!(size("95.00 GiB"), Some(95.0 * 1_073_741_824.0));
         assert!(Kind::Int.ends("95.00 GiB", 0, true).is_empty());
+        assert!(Kind::Bytes.ends("1.25", 0, true).is_empty());
         let chain = "1*".repeat(1 << 16);
         assert!(Kind::Int.ends(&chain, 0, true).iter().all(|end| *end <= LONGEST + 1));
     }
