@@ -8,6 +8,8 @@ use crate::value::Kind;
 const KEPT_BYTES: usize = 400;
 /// Lines between a frame and its exception: source of several lines, and notes on repeated frames.
 const EXCEPTION_LINES: u64 = 12;
+/// Where an exception without a traceback may be.
+const BARE: [&str; 2] = ["Error: ", "Exception: "];
 
 /// Follows the tracebacks of Python.
 #[derive(Clone, Debug, Default)]
@@ -48,29 +50,36 @@ impl Traceback {
     }
 
     /// What the line says of the exception that ends the traceback: its kind and message, the file and its library.
+    /// Without a traceback, the kind has to name its module: `pkg.errors.PkgError: text`.
     pub(crate) fn exception(&mut self, text: &str, number: u64) -> Option<Vec<Capture>> {
-        let (_, since) = self.file.as_ref()?;
-        if number.abs_diff(*since) > EXCEPTION_LINES {
-            self.file = None;
+        self.file.take_if(|(_, since)| number.abs_diff(*since) > EXCEPTION_LINES);
+        if self.file.is_none() && !BARE.iter().any(|end| text.contains(end)) {
             return None;
         }
         let message = message(text);
         // A loader's worker wraps its exception, whose own traceback follows.
-        let (kind, what) = exception(&message).filter(|(_, what)| {
-            what.is_none_or(|it| !(it.starts_with("Caught ") && it.contains("worker process")))
+        let (kind, what) = exception(&message).filter(|(kind, what)| {
+            let names_module =
+                kind.contains('.') && (kind.ends_with("Error") || kind.ends_with("Exception"));
+            (self.file.is_some() || names_module)
+                && what
+                    .is_none_or(|it| !(it.starts_with("Caught ") && it.contains("worker process")))
         })?;
-        let (file, _) = self.file.take()?;
-        let library = ["site-packages", "dist-packages"]
-            .iter()
-            .find_map(|folder| file.split_once(folder))
-            .and_then(|(_, rest)| rest.split(['/', '\\']).find(|it| !it.is_empty()));
-        let name = file.rsplit(['/', '\\']).next();
+        let file = self.file.take().map(|(file, _)| file);
+        let library = match &file {
+            Some(file) => ["site-packages", "dist-packages"]
+                .iter()
+                .find_map(|folder| file.split_once(folder))
+                .and_then(|(_, rest)| rest.split(['/', '\\']).find(|it| !it.is_empty())),
+            None => kind.split('.').next(),
+        };
+        let name = file.as_ref().and_then(|it| it.rsplit(['/', '\\']).next());
         let said = [
             ("kind", Some(kind)),
             ("what", what.or(Some("no message"))),
             ("component", library.or(name)),
             ("library", library),
-            ("file", Some(&file)),
+            ("file", file.as_deref()),
         ];
         let captures = said.into_iter().filter_map(|(name, text)| {
             let text = truncated(text?, KEPT_BYTES).to_owned();
