@@ -43,7 +43,10 @@ impl Traceback {
             return None;
         }
         if core::mem::take(&mut self.is_source) && exception(&source).is_none() {
-            self.call = Some((truncated(source.trim(), KEPT_BYTES).to_owned(), number));
+            // Below a launch that states its grid are frames of the library alone.
+            if !self.call.as_ref().is_some_and(|(call, _)| is_launch(call)) {
+                self.call = Some((truncated(source.trim(), KEPT_BYTES).to_owned(), number));
+            }
             return None;
         }
         self.call.take()
@@ -108,6 +111,14 @@ impl Traceback {
             self.program = Some(format!("python {name}"));
         }
     }
+}
+
+/// Whether a line of source has sizes in brackets: `kernel[(1, 8), 256](x)`.
+fn is_launch(call: &str) -> bool {
+    let grid = call.split_once("](").and_then(|(before, _)| before.rsplit_once('['));
+    grid.is_some_and(|(_, grid)| {
+        grid.contains(',') && grid.starts_with(|c: char| c == '(' || c.is_ascii_digit())
+    })
 }
 
 /// The line without the tags in front of it.
