@@ -1,6 +1,7 @@
 """mdBook preprocessor: links to files outside this folder lead to the repository's pages.
 
-The Markdown files link to `../bench-data/...`, which works on GitHub but not on the site.
+The Markdown files link to `../bench-data/...`, which works on GitHub but not on the site. Pictures are copied beside the
+pages.
 """
 
 import json
@@ -11,8 +12,10 @@ REPOSITORY = "https://github.com/gridguard/gridguard"
 
 
 def outside(match):
-    is_image, path = match.group(1).startswith("!"), match.group(2)
-    return f"{match.group(1)}({REPOSITORY}/{'raw' if is_image else 'blob'}/main/{path})"
+    text, path = match.groups()
+    if text.startswith("!"):
+        return f"{text}({path.removeprefix('bench-data/results/')})"
+    return f"{text}({REPOSITORY}/blob/main/{path})"
 
 
 def rewrite(item):
