@@ -67,6 +67,9 @@ fn main() -> ExitCode {
     match ran {
         Ok((report, is_good)) => {
             println!("{report:#}");
+            if report["served"] == 0 {
+                eprintln!("error: nothing was served");
+            }
             if is_good { ExitCode::SUCCESS } else { ExitCode::FAILURE }
         }
         Err(error) => {

@@ -29,11 +29,14 @@ pub(crate) fn report(outcomes: &[Outcome], skipped: u64, begun: Instant) -> (Val
     let served = outcomes.iter().filter(|outcome| outcome.status == Ok(200));
     let mut latencies: Vec<_> = served.map(|outcome| outcome.latency).collect();
     latencies.sort_unstable();
-    let [p50, p99, most] = [50, 99, 100].map(|percent| percentile(&latencies, percent));
     let compared = outcomes.iter().filter_map(|outcome| outcome.verified);
     let wrong = compared.clone().filter(|is_correct| !is_correct).count();
     let last = outcomes.iter().map(|outcome| outcome.ended).max().unwrap_or(begun);
     let took = (last - begun).as_secs_f64();
+    let latency = (!latencies.is_empty()).then(|| {
+        let [p50, p99, most] = [50, 99, 100].map(|percent| percentile(&latencies, percent));
+        json!({ "p50": p50, "p99": p99, "most": most })
+    });
     let served = u32::try_from(latencies.len()).unwrap_or(u32::MAX);
     let is_good = served > 0 && failures.is_empty() && wrong == 0;
     let report = json!({
@@ -42,7 +45,7 @@ pub(crate) fn report(outcomes: &[Outcome], skipped: u64, begun: Instant) -> (Val
         "took_s": took,
         "served": served,
         "served_per_second": f64::from(served) / took.max(f64::MIN_POSITIVE),
-        "latency_s": { "p50": p50, "p99": p99, "most": most },
+        "latency_s": latency,
         "statuses": statuses,
         "failures": failures,
         "verified": compared.count(),
@@ -51,7 +54,7 @@ pub(crate) fn report(outcomes: &[Outcome], skipped: u64, begun: Instant) -> (Val
     (report, is_good)
 }
 
-/// The least latency in seconds that `percent` of the requests do not exceed; zero without any.
+/// The least latency in seconds that `percent` of the requests do not exceed.
 fn percentile(sorted: &[Duration], percent: usize) -> f64 {
     let place = (sorted.len() * percent).div_ceil(100).saturating_sub(1);
     sorted.get(place).copied().unwrap_or_default().as_secs_f64()
