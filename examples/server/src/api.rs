@@ -1,12 +1,13 @@
 //! The resources: attention, and what operators ask for.
 
+use std::fs;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use axum::body::{Body, Bytes, HttpBody};
 use axum::error_handling::HandleErrorLayer;
-use axum::extract::{DefaultBodyLimit, FromRequest, RawQuery, Request, State};
+use axum::extract::{DefaultBodyLimit, FromRequest, MatchedPath, RawQuery, Request, State};
 use axum::http::StatusCode;
 use axum::middleware::{Next, from_fn};
 use axum::response::{IntoResponse, Response};
@@ -15,6 +16,8 @@ use axum::{BoxError, Json, Router};
 use futures_util::stream;
 use metrics::{counter, gauge, histogram};
 use metrics_exporter_prometheus::PrometheusHandle;
+use rustix::param::page_size;
+use rustix::time::{ClockId, clock_gettime};
 use serde_json::json;
 use tokio::sync::{Semaphore, mpsc, oneshot};
 use tokio::time::timeout;
@@ -22,7 +25,9 @@ use tower::ServiceBuilder;
 use tower::limit::GlobalConcurrencyLimitLayer;
 use tower::load_shed::error::Overloaded;
 use tower_http::catch_panic::CatchPanicLayer;
-use tower_http::trace::TraceLayer;
+use tower_http::request_id::{MakeRequestUuid, PropagateRequestIdLayer, SetRequestIdLayer};
+use tower_http::trace::{DefaultOnResponse, TraceLayer};
+use tracing::{Level, Span, info_span};
 
 use crate::batching::{Computed, Job};
 use crate::error::{PANICKED, ServeError, Served};
@@ -52,30 +57,27 @@ pub(crate) fn router(app: App) -> Router {
         ServeError::new(503, "timed_out", format!("the request was not done within {timeout:?}"))
     };
     let layers = ServiceBuilder::new()
-        .layer(from_fn(count))
         .layer(HandleErrorLayer::new(refused))
         .load_shed()
         .layer(GlobalConcurrencyLimitLayer::with_semaphore(Arc::clone(&app.free)))
         .timeout(timeout)
         .layer(DefaultBodyLimit::max(max_body));
-    let compute = Router::new().route("/v1/attention", post(attention)).route_layer(layers);
-    let operate = Router::new()
-        .route("/metrics", get(metrics))
-        .route("/health", get(health))
-        .route("/ready", get(ready));
+    let routes = Router::new().route("/v1/attention", post(attention)).route_layer(layers);
+    let log = TraceLayer::new_for_http().make_span_with(span).on_failure(());
+    let all = ServiceBuilder::new()
+        .layer(SetRequestIdLayer::x_request_id(MakeRequestUuid))
+        .layer(log.on_response(DefaultOnResponse::new().level(Level::INFO)))
+        .layer(PropagateRequestIdLayer::x_request_id())
+        .layer(from_fn(count))
+        .layer(CatchPanicLayer::custom(|_| ServeError::failed(PANICKED).into_response()));
     // Without load shedding: operators see an overloaded server.
-    compute
-        .merge(operate)
-        .fallback(async || {
-            let message = "there is no such resource: POST /v1/attention";
-            ServeError::new(404, "not_found", message)
-        })
-        .method_not_allowed_fallback(async || {
-            let message = "the resource does not take this method";
-            ServeError::new(405, "method_not_allowed", message)
-        })
-        .layer(CatchPanicLayer::custom(|_| ServeError::failed(PANICKED).into_response()))
-        .layer(TraceLayer::new_for_http().on_failure(()))
+    routes
+        .route("/metrics", get(metrics))
+        .route("/health", get(async |State(app): State<Arc<App>>| state(&app, 1)))
+        .route("/ready", get(async |State(app): State<Arc<App>>| state(&app, app.workers)))
+        .fallback(async || ServeError::new(404, "not_found", NOT_FOUND))
+        .method_not_allowed_fallback(async || ServeError::new(405, "method_not_allowed", NOT_TAKEN))
+        .layer(all)
         .with_state(Arc::new(app))
 }
 
@@ -92,8 +94,7 @@ async fn attention(
     };
     let Limits { max_body, body_timeout, max_frames, .. } = app.limits;
     let too_large = || {
-        let message = format!("the body has more than {max_body} bytes");
-        ServeError::new(413, "body_too_large", message)
+        ServeError::new(413, "body_too_large", format!("the body has more than {max_body} bytes"))
     };
     if usize::try_from(request.body().size_hint().lower()).is_ok_and(|declared| declared > max_body)
     {
@@ -140,30 +141,45 @@ fn reply(computed: Computed, limits: &Limits) -> Response {
     (headers, Body::from_stream(parts)).into_response()
 }
 
-/// Counts a request, and its time until the reply begins.
-async fn count(request: Request, next: Next) -> Response {
+/// What the log says about a request.
+fn span(request: &Request) -> Span {
+    let id = request.headers().get("x-request-id").and_then(|id| id.to_str().ok());
+    info_span!("request", method = %request.method(), path = request.uri().path(), id)
+}
+
+/// Counts a request, and its time until the reply begins. Paths without a resource are counted together.
+async fn count(path: Option<MatchedPath>, request: Request, next: Next) -> Response {
     let begun = Instant::now();
     let response = next.run(request).await;
+    let path = path.as_ref().map_or("other", MatchedPath::as_str).to_owned();
     let status = response.status().as_str().to_owned();
-    counter!("gridguard_server_requests_total", "status" => status).increment(1);
-    histogram!("gridguard_server_request_seconds").record(begun.elapsed());
+    histogram!("gridguard_server_request_seconds", "path" => path.clone()).record(begun.elapsed());
+    counter!("gridguard_server_requests_total", "path" => path, "status" => status).increment(1);
     response
 }
 
 async fn metrics(State(app): State<Arc<App>>) -> impl IntoResponse {
     let free = u32::try_from(app.free.available_permits()).unwrap_or(u32::MAX);
     gauge!("gridguard_server_in_flight").set(u32::from(app.limits.in_flight).saturating_sub(free));
-    gauge!("gridguard_server_workers_ready")
-        .set(u32::try_from(app.working.load(Ordering::SeqCst)).unwrap_or(0));
+    let set = |name, workers| gauge!(name).set(u32::try_from(workers).unwrap_or(u32::MAX));
+    set("gridguard_server_workers", app.workers);
+    set("gridguard_server_workers_ready", app.working.load(Ordering::SeqCst));
+    gauge!("gridguard_server_build_info", "version" => env!("CARGO_PKG_VERSION")).set(1);
+    of_process();
     ([("content-type", "text/plain; version=0.0.4")], app.metrics.render())
 }
 
-async fn health(State(app): State<Arc<App>>) -> impl IntoResponse {
-    state(&app, 1)
-}
-
-async fn ready(State(app): State<Arc<App>>) -> impl IntoResponse {
-    state(&app, app.workers)
+/// What Linux counts for this process, by the names of Prometheus.
+fn of_process() -> Option<()> {
+    let cpu = Duration::try_from(clock_gettime(ClockId::ProcessCPUTime)).ok()?;
+    let pages: u32 =
+        fs::read_to_string("/proc/self/statm").ok()?.split(' ').nth(1)?.parse().ok()?;
+    let page = u32::try_from(page_size()).ok()?;
+    let files = u32::try_from(fs::read_dir("/proc/self/fd").ok()?.count()).ok()?;
+    gauge!("process_cpu_seconds_total").set(cpu);
+    gauge!("process_resident_memory_bytes").set(f64::from(pages) * f64::from(page));
+    gauge!("process_open_fds").set(files);
+    Some(())
 }
 
 /// Whether so many workers are left.
@@ -173,5 +189,7 @@ fn state(app: &App, needed: usize) -> impl IntoResponse + use<> {
     (status, Json(json!({ "workers": app.workers, "working": working })))
 }
 
+const NOT_FOUND: &str = "there is no such resource: POST /v1/attention, or GET /metrics";
+const NOT_TAKEN: &str = "the resource does not take this method";
 /// Of a reply that is being sent.
 const PART_BYTES: usize = 64 << 10;

@@ -20,9 +20,6 @@ use crate::tensors::{Key, Request, gather, scatter};
 pub(crate) trait Backend: Send {
     fn name(&self) -> &str;
 
-    /// The profile of its device, which others may share.
-    fn profile(&self) -> Option<Arc<Profile>>;
-
     /// The bodies of the replies to requests of one key, and the number of launches.
     fn run(&mut self, key: Key, requests: &[Request], is_whole: bool) -> Served<(Vec<Bytes>, u64)>;
 
@@ -33,7 +30,8 @@ pub(crate) trait Backend: Send {
 /// Attention on a device or on the host.
 pub(crate) struct Attention {
     name: String,
-    profile: Arc<Profile>,
+    /// The profile of its device, which others may share.
+    pub(crate) profile: Arc<Profile>,
     kind: Kind,
 }
 
@@ -112,10 +110,6 @@ impl Attention {
 impl Backend for Attention {
     fn name(&self) -> &str {
         &self.name
-    }
-
-    fn profile(&self) -> Option<Arc<Profile>> {
-        Some(Arc::clone(&self.profile))
     }
 
     fn run(&mut self, key: Key, requests: &[Request], is_whole: bool) -> Served<(Vec<Bytes>, u64)> {

@@ -45,8 +45,8 @@ pub(crate) async fn serve(
             () = &mut stop => break,
         };
         let service = TowerToHyperService::new(router.clone());
-        let connection = server.serve_connection(TokioIo::new(stream), service).into_owned();
-        let connection = graceful.watch(connection);
+        let connection = server.serve_connection(TokioIo::new(stream), service);
+        let connection = graceful.watch(connection.into_owned());
         tokio::spawn(async move {
             if let Err(error) = connection.await {
                 tracing::debug!(error, "a connection ended");

@@ -35,10 +35,8 @@ impl ServeError {
     }
 
     fn of_driver(error: impl Display, code: Option<i32>) -> Self {
-        if code == Some(OUT_OF_MEMORY) {
-            return Self::new(503, "out_of_memory", error);
-        }
-        Self::failed(error)
+        let is_memory = code == Some(OUT_OF_MEMORY);
+        if is_memory { Self::new(503, "out_of_memory", error) } else { Self::failed(error) }
     }
 }
 

@@ -17,25 +17,23 @@ use std::error::Error;
 use std::io;
 use std::process::ExitCode;
 use std::sync::Arc;
+use std::thread;
 use std::time::Duration;
 
 use clap::Parser;
 use gridguard::cuda::{Compiler, device_count};
 use gridguard::{Guard, catalog};
-use metrics_exporter_prometheus::{PrometheusBuilder, PrometheusHandle};
+use metrics_exporter_prometheus::PrometheusBuilder;
 use parking_lot::Mutex;
 use tokio::net::TcpListener;
 use tokio::signal::ctrl_c;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::{Semaphore, mpsc, oneshot};
-use tokio::task::spawn_blocking;
-use tokio::time::interval;
 
 use crate::api::{App, router};
-use crate::backend::{Attention, Backend};
+use crate::backend::Attention;
 use crate::batching::collect;
 use crate::options::Options;
-use crate::profiles::Profile;
 
 /// The result of a part of the program that is not a request.
 type Fallible<T> = Result<T, Box<dyn Error + Send + Sync>>;
@@ -43,7 +41,8 @@ type Fallible<T> = Result<T, Box<dyn Error + Send + Sync>>;
 #[tokio::main]
 async fn main() -> ExitCode {
     let options = Options::parse();
-    tracing_subscriber::fmt().json().with_max_level(options.log).with_writer(io::stderr).init();
+    let log = tracing_subscriber::fmt().json().with_span_list(false).with_writer(io::stderr);
+    log.with_max_level(options.log).init();
     match run(options).await {
         Ok(true) => ExitCode::SUCCESS,
         Ok(false) => {
@@ -63,7 +62,7 @@ async fn run(options: Options) -> Fallible<bool> {
     gridguard::describe_metrics();
     // The server listens once its devices work.
     let backends = backends(&options)?;
-    let profiles: Vec<_> = backends.iter().filter_map(|backend| backend.profile()).collect();
+    let profiles: Vec<_> = backends.iter().map(|backend| Arc::clone(&backend.profile)).collect();
     let mut terminate = signal(SignalKind::terminate())?;
     let listener = TcpListener::bind(options.listen).await;
     let listener = listener.map_err(|error| format!("{}: {error}", options.listen))?;
@@ -76,14 +75,19 @@ async fn run(options: Options) -> Fallible<bool> {
     let working = worker::start(backends, &Arc::new(Mutex::new(batches)))?;
     let (drain, drained) = oneshot::channel();
     tokio::spawn(collect(queued, ready, limits.clone(), drained));
-    tokio::spawn(keep_up(metrics.clone(), profiles.clone(), options.profile_every));
+    let (kept, kept_small) = (profiles.clone(), metrics.clone());
+    // A thread, since the files may be far away.
+    thread::spawn(move || {
+        loop {
+            kept.iter().for_each(|profile| profile.keep_up());
+            kept_small.run_upkeep();
+            thread::sleep(options.profile_every.max(Duration::from_millis(1)));
+        }
+    });
     let free = Arc::new(Semaphore::new(limits.in_flight.into()));
     let app = App { limits: limits.clone(), jobs, workers, working, metrics, free };
     let stop = async {
-        tokio::select! {
-            _ = terminate.recv() => {}
-            _ = ctrl_c() => {}
-        }
+        tokio::select! { _ = terminate.recv() => {}, _ = ctrl_c() => {} }
         tracing::info!("shutting down");
         // Ends also if no worker is left.
         let _ = drain.send(());
@@ -93,37 +97,17 @@ async fn run(options: Options) -> Fallible<bool> {
     Ok(is_done)
 }
 
-fn backends(options: &Options) -> Fallible<Vec<Box<dyn Backend>>> {
+fn backends(options: &Options) -> Fallible<Vec<Attention>> {
     if options.host {
         let guard = Guard::host(catalog::limits(&options.gpu)?);
-        return Ok(vec![Box::new(Attention::host(guard, options))]);
+        return Ok(vec![Attention::host(guard, options)]);
     }
     let count = device_count().map_err(|reason| format!("{reason}; {WITHOUT_DEVICE}"))?;
     Compiler::find()?;
     let all = (0..count).filter(|_| options.devices.is_empty());
-    let mut backends: Vec<Box<dyn Backend>> = Vec::new();
-    for ordinal in options.devices.iter().copied().chain(all) {
-        for backend in Attention::cuda(ordinal, options)? {
-            backends.push(Box::new(backend));
-        }
-    }
-    Ok(backends)
-}
-
-/// Loads changed profiles, writes misses, and keeps the metrics small.
-async fn keep_up(metrics: PrometheusHandle, profiles: Vec<Arc<Profile>>, every: Duration) {
-    let mut next = interval(every.max(Duration::from_millis(1)));
-    loop {
-        next.tick().await;
-        let (profiles, metrics) = (profiles.clone(), metrics.clone());
-        let work = move || {
-            profiles.iter().for_each(|profile| profile.keep_up());
-            metrics.run_upkeep();
-        };
-        if spawn_blocking(work).await.is_err() {
-            tracing::error!("profiles could not be loaded again");
-        }
-    }
+    let ordinals = options.devices.iter().copied().chain(all);
+    let found = ordinals.map(|ordinal| Attention::cuda(ordinal, options));
+    Ok(found.collect::<Fallible<Vec<_>>>()?.into_iter().flatten().collect())
 }
 
 const WITHOUT_DEVICE: &str = "see `gridguard doctor`, or compute with `--host`";

@@ -50,9 +50,12 @@ impl Profile {
     /// Loads the profile again if its files have changed, and adds the shapes that had no exact entry since the last
     /// time to the operator's file, for `gridguard tune`.
     pub(crate) fn keep_up(&self) {
-        if self.layers.stamp(&self.identity) != *self.stamp.lock() {
-            let result = if self.load(true) { "ok" } else { "failed" };
-            counter!("gridguard_server_profile_reloads_total", "result" => result).increment(1);
+        let has_changed = self.layers.stamp(&self.identity) != *self.stamp.lock();
+        let is_loaded = has_changed.then(|| self.load(true));
+        // Both from the start: nobody sees an increase from no value to 1.
+        for (result, counts) in [("ok", Some(true)), ("failed", Some(false))] {
+            counter!("gridguard_server_profile_reloads_total", "result" => result)
+                .increment((is_loaded == counts).into());
         }
         if let Some(path) = &self.misses_path
             && !self.misses.snapshot().is_empty()
@@ -102,9 +105,9 @@ impl Profile {
             is_whole &= notice.notice.level() != NoticeLevel::Reject;
             tracing::warn!(%notice, "profile");
         }
-        let device = self.identity.file_name();
+        let file = self.identity.file_name();
         if is_reload && !is_whole {
-            tracing::error!(device, "the old profile stays in use");
+            tracing::error!(file, "the old profile stays in use");
             return false;
         }
         let digest = loaded.profile.choices_digest();
@@ -112,13 +115,13 @@ impl Profile {
         let old = lookup.profile().map(|profile| profile.choices_digest());
         // The digest in use has the value 1.
         for (digest, value) in old.into_iter().map(|old| (old, 0.0)).chain([(digest, 1.0)]) {
-            let labels = [("device", device.clone()), ("digest", digest)];
+            let labels = [("profile", file.clone()), ("digest", digest)];
             gauge!("gridguard_server_profile_info", &labels).set(value);
         }
         let guard = Guard::host(lookup.limits().clone());
         let guard = guard.with_profile(Arc::new(loaded.profile));
         *lookup = Arc::new(guard.with_miss_log(Arc::clone(&self.misses)));
-        tracing::info!(device, "profile loaded");
+        tracing::info!(file, "profile loaded");
         true
     }
 }

@@ -17,14 +17,17 @@ use crate::error::{PANICKED, ServeError};
 pub(crate) type Working = Arc<AtomicUsize>;
 
 /// Starts a worker for each back end.
-pub(crate) fn start(backends: Vec<Box<dyn Backend>>, batches: &Batches) -> io::Result<Working> {
+pub(crate) fn start(
+    backends: Vec<impl Backend + 'static>,
+    batches: &Batches,
+) -> io::Result<Working> {
     let working = Arc::new(AtomicUsize::new(backends.len()));
     for (number, mut backend) in backends.into_iter().enumerate() {
         let (batches, working) = (Arc::clone(batches), Arc::clone(&working));
         thread::Builder::new().name(format!("worker {number}")).spawn(move || {
             // The lock is held while it waits: other idle workers wait for the lock instead.
             while let Some(batch) = { batches.lock().blocking_recv() } {
-                if !run(&mut *backend, batch, &working) {
+                if !run(&mut backend, batch, &working) {
                     return;
                 }
             }
@@ -93,7 +96,6 @@ mod tests {
     use crate::batching::{Job, collect};
     use crate::error::Served;
     use crate::options::Options;
-    use crate::profiles::Profile;
     use crate::tensors::{Key, Request};
 
     /// A device that fails as the number of the request says.
@@ -105,10 +107,6 @@ mod tests {
     impl Backend for Failing {
         fn name(&self) -> &str {
             "gpu"
-        }
-
-        fn profile(&self) -> Option<Arc<Profile>> {
-            None
         }
 
         fn run(&mut self, _: Key, requests: &[Request], _: bool) -> Served<(Vec<Bytes>, u64)> {
@@ -133,7 +131,7 @@ mod tests {
         let (jobs, queued) = channel(1);
         let (ready, batches) = channel(1);
         let batches = Arc::new(Mutex::new(batches));
-        let working = start(vec![Box::new(Failing::default())], &batches).expect("a thread");
+        let working = start(vec![Failing::default()], &batches).expect("a thread");
         drop(batches);
         let limits = Options::parse_from(["", "--batch-wait", "0s"]).limits;
         let (_drain, drained) = oneshot::channel();

@@ -149,7 +149,12 @@ fn malformed_requests_get_a_status_a_code_and_a_reason() {
     assert_eq!(error(&[chunked.as_bytes(), &chunk.repeat(5)].concat()).1, "body_too_large");
     let broken = [chunked.as_bytes(), b"no length\r\n"].concat();
     assert_eq!(error(&broken).1, "body_broken");
-    // It still serves.
-    assert_eq!(server.post("", &whole).status, 200);
+    // It still serves, has counted what it refused, and names each request.
+    let reply = server.post("", &whole);
+    assert_eq!((reply.status, reply.headers["x-request-id"].len()), (200, 36));
+    assert!(server.log().contains(&reply.headers["x-request-id"]), "{}", server.log());
+    let counted = |labels| server.metric("gridguard_server_requests_total", labels);
+    assert_eq!(counted("{path=\"other\",status=\"404\"}"), 1.0);
+    assert_eq!(counted("{path=\"/v1/attention\",status=\"405\"}"), 1.0);
     server.stop();
 }
