@@ -1,6 +1,7 @@
 """Installs the kernels when a program imports PyTorch, without a change to the program.
 
-`gridguard.pth` imports this module at the start of Python if `GRIDGUARD_INSTALL` is set. PyTorch is not imported here.
+After `python -m gridguard install-start`, Python imports this module at its start if `GRIDGUARD_INSTALL` is set. PyTorch
+is not imported here.
 """
 
 from __future__ import annotations

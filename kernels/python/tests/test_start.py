@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import os
-import shutil
 import subprocess
+import sys
 import sysconfig
 import venv
 from pathlib import Path
@@ -15,6 +15,7 @@ import torch
 import gridguard
 
 PACKAGES = Path(gridguard.__file__).parents[1]
+PLAIN = {name: text for name, text in os.environ.items() if name not in ("PYTHONPATH", "GRIDGUARD_INSTALL")}
 
 
 @pytest.fixture(scope="module")
@@ -24,15 +25,19 @@ def python(tmp_path_factory):
     venv.create(folder, with_pip=False)
     site = Path(sysconfig.get_path("purelib", "venv", {"base": str(folder)}))
     (site / "gridguard").symlink_to(PACKAGES / "gridguard")
-    shutil.copy(PACKAGES / "gridguard.pth", site)
+    assert not list(PACKAGES.glob("gridguard*.pth")), "the wheel has no file that each program runs"
+    assert change(folder / "bin/python", "install-start") == site / "gridguard-start.pth"
     (site / "zz-torch.pth").write_text(f"{Path(torch.__file__).parents[1]}\n")
     return folder / "bin/python"
 
 
+def change(python, what):
+    changed = subprocess.run([python, "-m", "gridguard", what], env=PLAIN, capture_output=True, text=True, check=True)
+    return Path(changed.stdout.strip())
+
+
 def run(python, program, value=None, cwd=None):
-    environment = {name: text for name, text in os.environ.items() if name not in ("PYTHONPATH", "GRIDGUARD_INSTALL")}
-    if value is not None:
-        environment["GRIDGUARD_INSTALL"] = value
+    environment = PLAIN if value is None else {**PLAIN, "GRIDGUARD_INSTALL": value}
     ran = subprocess.run(
         [python, "-c", program], env=environment, cwd=cwd, capture_output=True, text=True, check=True, timeout=300
     )
@@ -89,6 +94,19 @@ for _ in range(2):
         print(error)
 """
     assert run(python, program, "1", tmp_path) == ("'broken'\n" * 2, "")
+
+
+def test_the_file_goes_as_it_came(python):
+    file = change(python, "uninstall-start")
+    assert not file.exists() and change(python, "install-start") == file and file.is_file()
+
+
+def test_a_folder_whose_files_python_does_not_read_is_refused():
+    environment = {**os.environ, "PYTHONPATH": str(PACKAGES)}
+    start = [sys.executable, "-m", "gridguard", "install-start"]
+    refused = subprocess.run(start, env=environment, capture_output=True, text=True)
+    expected = f"gridguard: Python reads no file at its start in {PACKAGES}: install gridguard into an environment\n"
+    assert (refused.returncode, refused.stderr) == (1, expected)
 
 
 def test_another_value_is_refused_in_words(python):
