@@ -30,6 +30,7 @@ try() {
     local bare=(env -i HOME="$folder/home" PATH="$folder/user/bin:/usr/bin:/bin")
     [ "$("${bare[@]}" gridguard --version)" = "$("${bare[@]}" python -m gridguard --version)" ]
     "${bare[@]}" python -c 'import gridguard; print(gridguard.explain("CUDA error: invalid argument"))' >/dev/null
+    "${bare[@]}" python -c 'import importlib.resources as r; assert "name: gridguard" in (r.files("gridguard") / "SKILL.md").read_text()'
     # The command explains a machine without a GPU to the module.
     env -i HOME="$folder/home" PATH=/usr/bin:/bin "$folder/user/bin/python" -c 'import gridguard; print(gridguard.doctor())' >/dev/null
     "$folder/user/bin/pytest" --quiet -p no:cacheprovider --config-file kernels/python/pyproject.toml \
@@ -50,6 +51,8 @@ for machine in "${@:-x86_64}"; do
     unpacked=$(echo "$folder/$machine"/gridguard-*)
     mkdir --parents "$unpacked/${unpacked##*/}.data/scripts"
     cp "$command" "$unpacked/${unpacked##*/}.data/scripts/gridguard"
+    # For agents.
+    cp -r autotune/cli/{SKILL.md,schemas} "$unpacked/gridguard/"
     wheel pack --dest-dir "$folder/$machine" "$unpacked" >/dev/null
     wheel=$(echo "$folder/$machine"/*.whl)
     # auditwheel checks the symbols that the library and the command need.
