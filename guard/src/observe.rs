@@ -25,7 +25,7 @@ const TARGET: &str = "gridguard";
 /// | `gridguard_refused_by_driver_total` | counter | |
 /// | `gridguard_late_errors_total` | counter | `error`, such as `CUDA_ERROR_ILLEGAL_ADDRESS` |
 /// | `gridguard_planning_seconds` | histogram | |
-/// | `gridguard_profile_lookups_total` | counter | `match`: `exact`, `bucket`, `neighbour` or `default` |
+/// | `gridguard_profile_lookups_total` | counter | `match`: `exact`, `row`, `bucket`, `neighbour` or `default` |
 #[cfg(feature = "metrics")]
 pub fn describe_metrics() {
     for (name, text) in [
@@ -156,6 +156,9 @@ pub(crate) fn looked_up(kernel: &str, names: &[&str], sizes: &[u64], matched: Ma
         MatchKind::Exact => {
             metrics::counter!("gridguard_profile_lookups_total", "match" => "exact")
         }
+        MatchKind::Row => {
+            metrics::counter!("gridguard_profile_lookups_total", "match" => "row")
+        }
         MatchKind::Bucket => {
             metrics::counter!("gridguard_profile_lookups_total", "match" => "bucket")
         }
@@ -168,7 +171,7 @@ pub(crate) fn looked_up(kernel: &str, names: &[&str], sizes: &[u64], matched: Ma
     }
     .increment(1);
     #[cfg(feature = "tracing")]
-    if matched != MatchKind::Exact {
+    if !matches!(matched, MatchKind::Exact | MatchKind::Row) {
         tracing::debug!(target: TARGET, kernel, ?names, ?sizes, %matched, "no exact profile entry for this shape");
     }
     let _ = (kernel, names, sizes, matched);

@@ -148,7 +148,7 @@ fn a_file_whose_entries_would_be_lost_is_not_overwritten() {
     let folder = tempfile::tempdir().expect("a folder");
     let path = folder.path().join("any.ron");
     let ours = document([entry("copy", 1, 1)]);
-    let newer = ours.to_string().replace("schema: 1", "schema: 2");
+    let newer = ours.to_string().replace("schema: 1", "schema: 3");
     let broken = ours.to_string().replace("device:", "gadget:");
     let host = Document::new(device().on_host(), Environment::default()).to_string();
     for (bytes, why) in [

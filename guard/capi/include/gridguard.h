@@ -184,6 +184,11 @@
 #define GG_MATCH_DEFAULT 3
 
 /**
+ * A row of the key's decision list decides.
+ */
+#define GG_MATCH_ROW 4
+
+/**
  * The kernel was not tuned in this variant, with these types, for this purpose.
  */
 #define GG_DEFAULT_NO_ENTRIES 1
@@ -915,7 +920,7 @@ typedef struct gg_tuned {
    */
   uint32_t strategy;
   /**
-   * `GG_MATCH_EXACT`, `_BUCKET`, `_NEIGHBOUR` or `_DEFAULT`.
+   * `GG_MATCH_EXACT`, `_ROW`, `_BUCKET`, `_NEIGHBOUR` or `_DEFAULT`.
    */
   uint32_t matched;
   /**

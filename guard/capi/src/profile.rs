@@ -75,7 +75,7 @@ pub struct gg_tuned {
     pub max_items: u64,
     /// For `gg_batch.strategy`; `GG_STRATEGY_AUTOMATIC` if no entry matches.
     pub strategy: u32,
-    /// `GG_MATCH_EXACT`, `_BUCKET`, `_NEIGHBOUR` or `_DEFAULT`.
+    /// `GG_MATCH_EXACT`, `_ROW`, `_BUCKET`, `_NEIGHBOUR` or `_DEFAULT`.
     pub matched: u32,
     /// For `GG_MATCH_DEFAULT`, why no entry matches: `GG_DEFAULT_NO_ENTRIES` and others.
     pub default_reason: u32,
@@ -109,6 +109,8 @@ pub const GG_MATCH_BUCKET: u32 = 1;
 pub const GG_MATCH_NEIGHBOUR: u32 = 2;
 /// No entry matches: the planner's default applies.
 pub const GG_MATCH_DEFAULT: u32 = 3;
+/// A row of the key's decision list decides.
+pub const GG_MATCH_ROW: u32 = 4;
 
 /// The kernel was not tuned in this variant, with these types, for this purpose.
 pub const GG_DEFAULT_NO_ENTRIES: u32 = 1;
@@ -301,6 +303,7 @@ fn result_of(tuned: &TunedChoice<'_>) -> gg_tuned {
     };
     let (matched, distance_millioctaves, default_reason) = match tuned.matched {
         Match::Exact => (GG_MATCH_EXACT, 0, 0),
+        Match::Row { .. } => (GG_MATCH_ROW, 0, 0),
         Match::Bucket => (GG_MATCH_BUCKET, 0, 0),
         Match::Neighbour { distance_millioctaves } => {
             (GG_MATCH_NEIGHBOUR, distance_millioctaves, 0)

@@ -4,6 +4,7 @@ use core::fmt::Write as _;
 
 use sha2::{Digest, Sha256};
 
+use super::decision::DecisionList;
 use super::document::Document;
 use super::lookup::{Profile, order};
 use super::matching::Layer;
@@ -13,7 +14,7 @@ use super::rows::Ron;
 impl Document {
     /// A digest of the choices, as 64 hexadecimal digits.
     ///
-    /// It covers the key, the shape, the choice and the parameters of each entry that a lookup can find. Times and
+    /// It covers the key, the shape, the choice and the parameters of each entry that a lookup can find, and decision lists. Times and
     /// provenance make no difference, so two measurements with equal choices have equal digests.
     ///
     /// ```
@@ -30,7 +31,7 @@ impl Document {
     pub fn choices_digest(&self) -> String {
         let mut entries: Vec<_> = self.entries().iter().map(|one| (Layer::Explicit, one)).collect();
         entries.sort_by(order);
-        digest(&entries)
+        digest(&entries, self.decisions())
     }
 }
 
@@ -38,13 +39,16 @@ impl Profile {
     /// The [digest](Document::choices_digest) of the entries of all layers.
     #[must_use]
     pub fn choices_digest(&self) -> String {
-        digest(&self.entries().collect::<Vec<_>>())
+        digest(&self.entries().collect::<Vec<_>>(), self.lists.iter().map(|(_, list)| list))
     }
 }
 
 /// `entries` are in the order of a profile. Leaves out the entries that no lookup finds: a higher layer hides them, or
 /// their sizes have other names than the key's.
-fn digest<'e>(entries: &[(Layer, &'e Entry)]) -> String {
+fn digest<'e>(
+    entries: &[(Layer, &'e Entry)],
+    lists: impl IntoIterator<Item = &'e DecisionList>,
+) -> String {
     let mut hash = Sha256::new();
     hash.update(VERSION);
     let mut line = String::new();
@@ -64,6 +68,7 @@ fn digest<'e>(entries: &[(Layer, &'e Entry)]) -> String {
             hash.update(&line);
         }
     }
+    lists.into_iter().for_each(|list| hash.update(list.to_string()));
     hash.finalize().iter().fold(String::new(), |mut text, byte| {
         let _ = write!(text, "{byte:02x}");
         text

@@ -1,18 +1,22 @@
-//! The contents of a profile's file: a device, an environment and entries.
+//! The contents of a profile's file: a device, an environment, decision lists and entries.
 
 use core::fmt;
 
 use serde::Deserialize;
 
+use super::decision::{DecisionList, ListRow};
 use super::device::{DeviceIdentity, Environment};
-use super::error::{FileFault, MAX_ALIASES, MAX_ENTRIES, ProfileError, SCHEMA};
+use super::error::{DECIDED_SCHEMA, FileFault, MAX_ALIASES, MAX_ENTRIES, ProfileError, SCHEMA};
 use super::model::{Entry, Key, Named, Objective, Policy, Provenance, StoredChoice, Summary};
-use super::rows::{FirstRow, Offset, Ron, Row, Rows, Schema, first_character, locate, read_rows};
+use super::rows::{
+    FirstRow, Offset, ROW_BEGIN, Ron, Row, Rows, Schema, first_character, locate, read_rows,
+};
 
 /// The tuned entries of one device: the contents of a profile file. Its text is the file, and equal documents give the
 /// same bytes.
 ///
-/// Entries are sorted by key and shape, within the limits of [`Entry::check`], and unique.
+/// Entries are sorted by key and shape, within the limits of [`Entry::check`], and unique. Decision lists are sorted by
+/// key and contradict no entry.
 ///
 /// ```
 /// use gridguard::DeviceLimits;
@@ -30,6 +34,8 @@ pub struct Document {
     pub(super) device: DeviceIdentity,
     pub(super) aliases: Vec<String>,
     pub(super) environment: Environment,
+    /// By key.
+    pub(super) decisions: Vec<DecisionList>,
     pub(super) entries: Vec<Entry>,
 }
 
@@ -46,7 +52,13 @@ impl Document {
     /// A document without entries.
     #[must_use]
     pub const fn new(device: DeviceIdentity, environment: Environment) -> Self {
-        Self { device, aliases: Vec::new(), environment, entries: Vec::new() }
+        Self {
+            device,
+            aliases: Vec::new(),
+            environment,
+            decisions: Vec::new(),
+            entries: Vec::new(),
+        }
     }
 
     /// The document, which then also applies to devices with these names.
@@ -61,7 +73,7 @@ impl Document {
 
     /// Parses a file.
     ///
-    /// An invalid entry is reported with its position and left out. After an unterminated bracket, string or
+    /// An invalid entry, or decision list, is reported with its position and left out. After an unterminated bracket, string or
     /// comment, parsing resumes at the next line that begins an entry.
     ///
     /// # Errors
@@ -71,7 +83,19 @@ impl Document {
     pub fn parse(text: &str) -> Result<ParsedProfile, ProfileError> {
         let Rows { header, good, mut bad } = read_rows::<File, EntryRow>(text)?;
         let entries = sorted(good, &mut bad);
-        let document = Self { entries, ..header.document()? };
+        let (empty, lists) = header.document()?;
+        let mut document = Self { entries, ..empty };
+        let mut offset = text.find(DECISIONS).unwrap_or_default();
+        for list in lists {
+            offset +=
+                text.get(offset + 1..).and_then(|rest| rest.find(ROW_BEGIN)).map_or(0, |at| at + 1);
+            let is_repeated = document.decision(&list.key).is_some();
+            let error = match is_repeated {
+                true => Some(LIST_TWICE.to_owned()),
+                false => document.decide(list).err().map(|error| error.to_string()),
+            };
+            bad.extend(error.map(|error| (offset, first_character(error))));
+        }
         Ok(ParsedProfile { document, faults: locate(text, bad) })
     }
 
@@ -99,23 +123,72 @@ impl Document {
         &self.entries
     }
 
-    /// Adds an entry and returns the entry that it replaces.
+    /// The decision lists, sorted by key.
+    #[must_use]
+    pub fn decisions(&self) -> &[DecisionList] {
+        &self.decisions
+    }
+
+    /// The decision list of a key.
+    #[must_use]
+    pub fn decision(&self, key: &Key) -> Option<&DecisionList> {
+        self.decisions.iter().find(|list| list.key == *key)
+    }
+
+    /// Sets the decision list of a key. An entry that contradicts it later removes it.
+    ///
+    /// # Errors
+    ///
+    /// [`ProfileErrorKind::Decision`](super::ProfileErrorKind::Decision) if a row contradicts an entry, or its choice is
+    /// neither the default nor measured for an entry of the key, or a size is beyond 2^40. The list is then not set.
+    pub fn decide(&mut self, list: DecisionList) -> Result<(), ProfileError> {
+        list.check()?;
+        list.check_entries(self.of_key(&list.key))?;
+        self.decisions.retain(|other| other.key != list.key);
+        let place = self.decisions.partition_point(|other| other.key < list.key);
+        self.decisions.insert(place, list);
+        Ok(())
+    }
+
+    /// The entries of a key.
+    pub(super) fn of_key(&self, key: &Key) -> &[Entry] {
+        let begin = self.entries.partition_point(|entry| entry.key < *key);
+        let rest = self.entries.get(begin..).unwrap_or_default();
+        rest.get(..rest.partition_point(|entry| entry.key == *key)).unwrap_or_default()
+    }
+
+    /// Removes the decision lists that the entries contradict.
+    pub(super) fn check_decisions(&mut self) {
+        let mut lists = core::mem::take(&mut self.decisions);
+        lists.retain(|list| list.check_entries(self.of_key(&list.key)).is_ok());
+        self.decisions = lists;
+    }
+
+    /// Adds an entry and returns the entry that it replaces. Removes the decision list of its key if the list does not
+    /// agree with the entries any more.
     ///
     /// # Errors
     ///
     /// As [`Entry::check`], and if the profile has its most entries.
     pub fn insert(&mut self, entry: Entry) -> Result<Option<Entry>, ProfileError> {
         entry.check()?;
-        match self.find(&entry.key, &entry.shape) {
-            Ok(place) => Ok(self.entries.get_mut(place).map(|old| core::mem::replace(old, entry))),
-            Err(_) if self.entries.len() >= MAX_ENTRIES => Err(ProfileError::entry(format!(
-                "the profile has {MAX_ENTRIES} entries, the limit of a profile: split it by kernel"
-            ))),
+        let is_decided = self.decision(&entry.key).is_some();
+        let replaced = match self.find(&entry.key, &entry.shape) {
+            Ok(place) => self.entries.get_mut(place).map(|old| core::mem::replace(old, entry)),
+            Err(_) if self.entries.len() >= MAX_ENTRIES => {
+                return Err(ProfileError::entry(format!(
+                    "the profile has {MAX_ENTRIES} entries, the limit of a profile: split it by kernel"
+                )));
+            }
             Err(place) => {
                 self.entries.insert(place, entry);
-                Ok(None)
+                None
             }
+        };
+        if is_decided {
+            self.check_decisions();
         }
+        Ok(replaced)
     }
 
     /// The entry of a key and a shape.
@@ -124,9 +197,10 @@ impl Document {
         self.entries.get(self.find(key, shape).ok()?)
     }
 
-    /// Removes the entries that `keep` rejects.
+    /// Removes the entries that `keep` rejects, and the decision lists with a choice that no entry has then.
     pub fn retain(&mut self, keep: impl FnMut(&Entry) -> bool) {
         self.entries.retain(keep);
+        self.check_decisions();
     }
 
     fn find(&self, key: &Key, shape: &Named) -> Result<usize, usize> {
@@ -138,10 +212,17 @@ impl fmt::Display for Document {
     /// The file's text. Key, choice, times and provenance of an entry are on lines of their own, for readable
     /// diffs.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { device, aliases, environment, entries } = self;
+        let Self { device, aliases, environment, decisions, entries } = self;
+        let schema = if decisions.is_empty() { SCHEMA } else { DECIDED_SCHEMA };
         let (device, aliases, environment) = (Ron(device), Ron(aliases), Ron(environment));
-        writeln!(f, "(\n    schema: {SCHEMA},\n    device: {device},\n    aliases: {aliases},")?;
-        writeln!(f, "    environment: {environment},\n    entries: [")?;
+        writeln!(f, "(\n    schema: {schema},\n    device: {device},\n    aliases: {aliases},")?;
+        writeln!(f, "    environment: {environment},")?;
+        if !decisions.is_empty() {
+            writeln!(f, "{DECISIONS}")?;
+            decisions.iter().try_for_each(|list| write!(f, "{list}"))?;
+            writeln!(f, "    ],")?;
+        }
+        writeln!(f, "    entries: [")?;
         for entry in entries {
             let Entry { key, shape, choice, parameters, launches, chosen, default, found } = entry;
             let key = Ron(key).to_string();
@@ -169,12 +250,13 @@ impl fmt::Display for Document {
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields, rename = "Profile")]
 struct File {
-    #[serde(rename = "schema")]
-    _schema: Schema,
+    schema: Schema<DECIDED_SCHEMA>,
     device: DeviceIdentity,
     #[serde(default)]
     aliases: Vec<String>,
     environment: Environment,
+    #[serde(default)]
+    decisions: Vec<ListRow>,
     #[serde(rename = "entries")]
     _entries: Vec<FirstRow>,
 }
@@ -244,9 +326,9 @@ impl Row for EntryRow {
 }
 
 impl File {
-    /// The document without its entries, if its header is within the limits.
-    fn document(self) -> Result<Document, ProfileError> {
-        let Self { device, aliases, environment, .. } = self;
+    /// The document without its rows, if its header is within the limits, and its unchecked decision lists.
+    fn document(self) -> Result<(Document, impl Iterator<Item = DecisionList>), ProfileError> {
+        let Self { schema: Schema(schema), device, aliases, environment, decisions, .. } = self;
         let Environment { driver, compiler, tuner } = &environment;
         let processor = device.processor.iter().map(|processor| &processor.name);
         let names = [&device.name, driver, compiler, tuner].into_iter().chain(&aliases);
@@ -256,7 +338,13 @@ impl File {
                 "the limits are {MAX_DEVICE_NAME_BYTES} bytes for a name and {MAX_ALIASES} aliases"
             ))));
         }
-        Ok(Document::new(device, environment).with_aliases(aliases))
+        if schema < DECIDED_SCHEMA && !decisions.is_empty() || decisions.len() > MAX_LISTS {
+            return Err(ProfileError::header(first_character(format_args!(
+                "decision lists need schema {DECIDED_SCHEMA}, and the limit is {MAX_LISTS}"
+            ))));
+        }
+        let document = Document::new(device, environment).with_aliases(aliases);
+        Ok((document, decisions.into_iter().map(DecisionList::from)))
     }
 }
 
@@ -276,5 +364,10 @@ fn sorted(mut entries: Vec<(usize, Entry)>, bad: &mut Vec<Offset>) -> Vec<Entry>
 
 /// The fault of the second of two entries.
 const DUPLICATE: &str = "an earlier entry has the same kernel and shape: remove one";
+const LIST_TWICE: &str = "an earlier decision list has the same key: remove one";
+/// The line before the decision lists.
+const DECISIONS: &str = "    decisions: [";
+/// The most decision lists of a file: ten times the keys of the largest shipped profile.
+const MAX_LISTS: usize = 1024;
 /// The most bytes of a device name: the buffer size for `cuDeviceGetName`.
 const MAX_DEVICE_NAME_BYTES: usize = 256;

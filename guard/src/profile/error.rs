@@ -38,6 +38,8 @@ pub struct ProfileError {
 pub enum ProfileErrorKind {
     /// An entry is outside the limits, or the profile cannot take it.
     Entry,
+    /// A decision list is outside the limits, or one of its rows contradicts an entry.
+    Decision,
     /// The file was written by another version.
     Schema,
     /// The fields before the list of entries do not parse.
@@ -80,7 +82,7 @@ impl ProfileError {
 
     pub(super) fn schema(found: u64) -> Self {
         let message = format!(
-            "the file has schema {found}, this version reads schema {SCHEMA}: use a matching version, \
+            "the file has schema {found}, which this version does not read: use a matching version, \
              or re-tune"
         );
         Self::new(ProfileErrorKind::Schema, message)
@@ -170,14 +172,21 @@ impl ProfileError {
         Self::new(ProfileErrorKind::Write(error.kind()), message)
     }
 
+    /// Of a decision list.
+    pub(super) const fn decision(message: String) -> Self {
+        Self::new(ProfileErrorKind::Decision, message)
+    }
+
     /// Of an entry outside the limits.
     pub(super) fn entry(message: impl Into<String>) -> Self {
         Self::new(ProfileErrorKind::Entry, message.into())
     }
 }
 
-/// The only schema that is written and read.
+/// The schema of files without decision lists.
 pub(super) const SCHEMA: u64 = 1;
+/// The schema of profiles with decision lists, which earlier versions would ignore.
+pub(super) const DECIDED_SCHEMA: u64 = 2;
 /// The most entries of a file, valid and invalid together.
 pub const MAX_ENTRIES: usize = 200_000;
 /// The most bytes of a file. A larger file is rejected without reading it.
@@ -208,14 +217,14 @@ mod tests {
         let holder = "process 4711 on node7 since 2026-11-20T12:00:00Z";
         let full = io::Error::new(io::ErrorKind::StorageFull, "no space left on device");
         let texts = [
-            ProfileError::schema(2),
+            ProfileError::schema(3),
             ProfileError::header(fault),
             ProfileError::too_many_entries(),
             ProfileError::too_many_bytes(1 << 30),
             ProfileError::not_text(3),
             ProfileError::not_a_file(path),
             ProfileError::read(path, io::ErrorKind::PermissionDenied, "permission denied"),
-            ProfileError::not_replaced(path, &ProfileError::schema(2)),
+            ProfileError::not_replaced(path, &ProfileError::schema(3)),
             ProfileError::not_replaced(path, &ProfileError::other_device(1, mismatch)),
             ProfileError::other_device(1, name),
             ProfileError::merged_entries(200_001),
@@ -226,14 +235,14 @@ mod tests {
         ];
         let texts: String = texts.iter().map(|error| format!("{error}\n")).collect();
         expect![[r#"
-            the file has schema 2, this version reads schema 1: use a matching version, or re-tune
+            the file has schema 3, which this version does not read: use a matching version, or re-tune
             the header does not parse: 7:5: unexpected field
             the file has more than 200000 entries: split it by kernel
             the file has 1073741824 bytes, the limit is 67108864: split it by kernel
             the file is not UTF-8 at byte 3: restore it from a copy
             profiles/nvidia-h200.ron is not a regular file: give the path of a file
             cannot read profiles/nvidia-h200.ron: permission denied
-            profiles/nvidia-h200.ron was not overwritten: the file has schema 2, this version reads schema 1: use a matching version, or re-tune
+            profiles/nvidia-h200.ron was not overwritten: the file has schema 3, which this version does not read: use a matching version, or re-tune
             profiles/nvidia-h200.ron was not overwritten: the profiles cannot be merged: the number of multiprocessors is 132 in the profile and 66 on this device: tune on this device
             the profiles cannot be merged: the device name is NVIDIA H200 in the profile and NVIDIA H100 on this device: tune on this device, or add its name to the profile's aliases
             the merged profile would have 200001 entries, the limit is 200000: split the profiles by kernel

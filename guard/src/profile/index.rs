@@ -1,10 +1,12 @@
-//! An index of the tuned shapes of one key. It finds the shape nearest to a requested shape.
+//! An index of the tuned shapes of one key. It finds the row of a decision list, or the shape nearest to a requested
+//! shape.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 
 use foldhash::fast::RandomState;
 
+use super::decision::{DecisionList, DecisionRow};
 use super::matching::{DefaultReason, Layer, Match};
 use super::model::{MAX_SIZES, Named};
 
@@ -18,6 +20,28 @@ pub(super) struct ShapeIndex {
     exact: HashMap<Box<[u64]>, usize, RandomState>,
     /// The least and the largest bucket of each size.
     spans: Vec<(u32, u32)>,
+    /// Of the highest layer first.
+    lists: Vec<IndexList>,
+}
+
+/// A decision list, with sizes by place instead of name.
+#[derive(Debug)]
+struct IndexList {
+    within: Box<[(u64, u64)]>,
+    rows: Box<[IndexedRow]>,
+}
+
+#[derive(Debug)]
+struct IndexedRow {
+    when: Box<[(usize, (u64, u64))]>,
+    decided: Decided,
+}
+
+/// What a lookup finds: the index of an entry, or the layer of a row that decides for the default.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Decided {
+    Entry(usize),
+    Default(Layer),
 }
 
 /// A shape.
@@ -36,7 +60,8 @@ impl ShapeIndex {
     pub(super) fn new(shape: &Named) -> Self {
         let names: Vec<String> = shape.iter().map(|(name, _)| name.clone()).collect();
         let spans = vec![(u32::MAX, 0); names.len()];
-        Self { names, rows: Vec::new(), exact: HashMap::default(), spans }
+        let (rows, exact, lists) = (Vec::new(), HashMap::default(), Vec::new());
+        Self { names, rows, exact, spans, lists }
     }
 
     pub(super) fn names(&self) -> &[String] {
@@ -61,16 +86,38 @@ impl ShapeIndex {
         self.rows.push(IndexRow { sizes, logs, entry, layer });
     }
 
+    /// Appends a list, the list of the highest layer first. `decided` has what each row decides. Ignores a list with other
+    /// size names.
+    pub(super) fn push_list(
+        &mut self,
+        list: &DecisionList,
+        decided: impl Fn(&DecisionRow) -> Decided,
+    ) {
+        if !self.names.iter().eq(list.within.iter().map(|(name, _)| name)) {
+            return;
+        }
+        let row = |row: &DecisionRow| {
+            let ranges = row.when.iter();
+            let when = ranges.filter_map(|(name, range)| Some((list.place(name)?, *range)));
+            IndexedRow { when: when.collect(), decided: decided(row) }
+        };
+        let within = list.within.iter().map(|(_, range)| *range).collect();
+        self.lists.push(IndexList { within, rows: list.rows.iter().map(row).collect() });
+    }
+
     /// The best entry for `sizes`, and how it matches.
     #[inline]
-    pub(super) fn find(&self, sizes: &[u64]) -> (Match, Option<usize>) {
+    pub(super) fn find(&self, sizes: &[u64]) -> (Match, Option<Decided>) {
         match self.exact.get(sizes) {
-            Some(entry) => (Match::Exact, Some(*entry)),
+            Some(entry) => (Match::Exact, Some(Decided::Entry(*entry))),
             None => self.find_inexact(sizes),
         }
     }
 
-    fn find_inexact(&self, sizes: &[u64]) -> (Match, Option<usize>) {
+    fn find_inexact(&self, sizes: &[u64]) -> (Match, Option<Decided>) {
+        if let Some((row, decided)) = self.lists.iter().find_map(|list| list.find(sizes)) {
+            return (Match::Row { row }, Some(decided));
+        }
         let outside =
             |(size, (least, most)): (&u64, &(u32, u32))| !(*least..=*most).contains(&bucket(*size));
         let reason = if sizes.len() != self.names.len() {
@@ -80,7 +127,7 @@ impl ShapeIndex {
         } else if let Some(index) = sizes.iter().zip(&self.spans).position(outside) {
             self.out_of_range(index, sizes)
         } else if let Some((matched, entry)) = self.nearest(sizes) {
-            return (matched, Some(entry));
+            return (matched, Some(Decided::Entry(entry)));
         } else {
             DefaultReason::NoNeighbour
         };
@@ -122,6 +169,22 @@ impl ShapeIndex {
         let distance_millioctaves = millioctaves(distance);
         let neighbour = Match::Neighbour { distance_millioctaves };
         Some((if is_other_bucket { neighbour } else { Match::Bucket }, row.entry))
+    }
+}
+
+impl IndexList {
+    fn find(&self, sizes: &[u64]) -> Option<(usize, Decided)> {
+        let is_in = |size: u64, (low, high): (u64, u64)| (low..=high).contains(&size);
+        let mut pairs = sizes.iter().zip(&self.within);
+        if sizes.len() != self.within.len() || !pairs.all(|(size, range)| is_in(*size, *range)) {
+            return None;
+        }
+        let decides = |row: &IndexedRow| {
+            let size = |place: usize| sizes.get(place).copied().unwrap_or_default();
+            row.when.iter().all(|(place, range)| is_in(size(*place), *range))
+        };
+        let row = self.rows.iter().position(decides)?;
+        self.rows.get(row).map(|found| (row, found.decided))
     }
 }
 

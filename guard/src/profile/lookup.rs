@@ -1,4 +1,4 @@
-//! Looks up the entry for a launch.
+//! Looks up the choice for a launch.
 
 use core::cmp::Ordering;
 use std::collections::HashMap;
@@ -7,10 +7,11 @@ use std::path::Path;
 
 use foldhash::fast::RandomState;
 
+use super::decision::DecisionList;
 use super::device::{DeviceIdentity, Environment};
 use super::document::{Document, ParsedProfile};
 use super::error::ProfileError;
-use super::index::ShapeIndex;
+use super::index::{Decided, ShapeIndex};
 use super::matching::{DefaultReason, Layer, Match};
 use super::model::{Entry, Key, Named, value_of};
 use super::notice::{ProfileNotice, is_degraded, version_notices};
@@ -26,6 +27,8 @@ pub struct Profile {
     /// By key, sizes and layer.
     entries: Vec<LayeredEntry>,
     kernels: HashMap<Key, ShapeIndex, RandomState>,
+    /// By key and layer.
+    pub(super) lists: Vec<(Layer, DecisionList)>,
     /// The keys in the order of [`Key::purpose`], to distinguish edited code from code that was never tuned.
     purposes: Vec<Key>,
 }
@@ -91,9 +94,10 @@ impl Profile {
         device: &DeviceIdentity,
         running: &Environment,
     ) -> Result<Vec<ProfileNotice>, ProfileNotice> {
-        let Document { device: measured_on, aliases, environment, entries } = document;
+        let Document { device: measured_on, aliases, environment, decisions, entries } = document;
         measured_on.serves(&aliases, device)?;
         let notices = version_notices(&entries, &environment, running);
+        self.lists.extend(decisions.into_iter().map(|list| (layer, list)));
         self.entries.extend(entries.into_iter().map(|entry| LayeredEntry {
             degraded: is_degraded(&entry, &environment, running),
             is_confirmed: entry.is_confirmed(),
@@ -105,6 +109,7 @@ impl Profile {
 
     /// Builds the index, and returns notices about the entries that it ignores.
     pub(super) fn build_index(&mut self) -> Vec<(Layer, ProfileNotice)> {
+        self.lists.sort_by(|one, other| (&one.1.key, one.0).cmp(&(&other.1.key, other.0)));
         self.entries
             .sort_by(|one, other| order(&(one.layer, &one.entry), &(other.layer, &other.entry)));
         let mut notices = Vec::new();
@@ -122,6 +127,16 @@ impl Profile {
                     note_other_sizes(&mut notices, *layer, entry, index.names());
                 }
             }
+            let begin = self.lists.partition_point(|(_, list)| list.key < *key);
+            let lists = self.lists.iter().skip(begin);
+            for (layer, list) in lists.take_while(|(_, list)| list.key == *key) {
+                index.push_list(list, |row| {
+                    let is_source =
+                        |one: &LayeredEntry| one.layer == *layer && row.is_choice_of(&one.entry);
+                    let place = of_key.iter().position(is_source).filter(|_| !row.is_default());
+                    place.map_or(Decided::Default(*layer), |place| Decided::Entry(before + place))
+                });
+            }
             self.kernels.insert(key.clone(), index);
             self.purposes.push(key.clone());
             before += of_key.len();
@@ -132,7 +147,7 @@ impl Profile {
 
     /// Looks up the entry for `sizes`, given in the order of the kernel's shape.
     ///
-    /// It prefers an entry with the same sizes, then an entry between the same powers of two, then the nearest
+    /// It prefers an entry with the same sizes, then the row of a [`DecisionList`], then an entry between the same powers of two, then the nearest
     /// entry within an octave of each size. Sizes outside the tuned powers of two match nothing. A size of 0
     /// only matches 0. The first size counts the items, so nothing matches if it is 0. If the entry is
     /// [confirmed](Entry::confirmed), the result is the default for this reason.
@@ -157,6 +172,13 @@ impl Profile {
         self.entries.iter().map(|layered| (layered.layer, &layered.entry))
     }
 
+    /// The decision list with a row for these sizes, the index of the row, and the layer of the list.
+    #[must_use]
+    pub fn decision(&self, key: &Key, sizes: &[u64]) -> Option<(Layer, &DecisionList, usize)> {
+        let of_key = self.lists.iter().filter(|(_, list)| list.key == *key);
+        of_key.filter_map(|(layer, list)| Some((*layer, list, list.row(sizes)?))).next()
+    }
+
     /// Whether the profile has no entries.
     #[must_use]
     pub fn is_empty(&self) -> bool {
@@ -165,12 +187,19 @@ impl Profile {
 
     #[inline]
     fn find<'a>(&'a self, index: &'a ShapeIndex, sizes: &[u64]) -> TunedChoice<'a> {
-        let (matched, place) = index.find(sizes);
-        let found = place.and_then(|place| self.entries.get(place));
+        let (matched, decided) = index.find(sizes);
+        let confirmed = DefaultReason::Confirmed { kind: matched.kind() };
+        let found = match decided {
+            Some(Decided::Entry(place)) => self.entries.get(place),
+            Some(Decided::Default(layer)) => {
+                let layer = Some(layer);
+                return TunedChoice { layer, ..TunedChoice::default_for(confirmed) };
+            }
+            None => None,
+        };
         if let Some(found) = found.filter(|found| found.is_confirmed) {
-            let reason = DefaultReason::Confirmed { kind: matched.kind() };
             let layer = Some(found.layer);
-            return TunedChoice { layer, ..TunedChoice::default_for(reason) };
+            return TunedChoice { layer, ..TunedChoice::default_for(confirmed) };
         }
         TunedChoice {
             matched,

@@ -24,6 +24,12 @@ pub enum Layer {
 pub enum Match {
     /// The sizes are the same.
     Exact,
+    /// A row of the key's decision list decides. The entry is one with the row's choice.
+    #[display("row {} of the decision list", row.saturating_add(1))]
+    Row {
+        /// The index of the row.
+        row: usize,
+    },
     /// Each pair of sizes is between the same powers of two, or both are 0.
     Bucket,
     /// Each size is within an octave (a factor of two). 0 is within an octave of 0 only.
@@ -98,6 +104,8 @@ pub enum DefaultReason {
 pub enum MatchKind {
     /// [`Match::Exact`].
     Exact,
+    /// [`Match::Row`].
+    Row,
     /// [`Match::Bucket`].
     Bucket,
     /// [`Match::Neighbour`].
@@ -114,6 +122,7 @@ impl Match {
         match self {
             Self::Default(DefaultReason::Confirmed { kind }) => kind,
             Self::Exact => MatchKind::Exact,
+            Self::Row { .. } => MatchKind::Row,
             Self::Bucket => MatchKind::Bucket,
             Self::Neighbour { .. } => MatchKind::Neighbour,
             Self::Default(_) => MatchKind::Default,

@@ -7,10 +7,11 @@ use std::collections::BTreeSet;
 use derive_more::Display;
 use serde::Serialize;
 
+use super::decide::{ServedShape, decision_lists};
 use super::device::{DeviceIdentity, DeviceMismatch};
 use super::document::Document;
 use super::error::{MAX_ALIASES, MAX_ENTRIES, ProfileError};
-use super::model::Entry;
+use super::model::{Entry, Key};
 
 /// Two different entries for the same key and shape.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -67,8 +68,8 @@ impl Document {
     /// Merges other documents of the same device into this one.
     ///
     /// The result depends neither on the order of the documents nor on repetitions. For each key and shape the
-    /// latest entry is kept. With equal dates the entry with the most samples is kept, else the greatest. The
-    /// smallest device name becomes the document's name, and the others become aliases. The latest version of
+    /// latest entry is kept. With equal dates the entry with the most samples is kept, else the greatest. The greatest
+    /// decision list of a key is kept that contradicts no kept entry; if there is none, the entries make a new one. The smallest device name becomes the document's name, and the others become aliases. The latest version of
     /// each component is kept.
     ///
     /// Devices are the same if all their figures agree and their names are linked. Two documents are linked if
@@ -105,7 +106,21 @@ impl Document {
         }
         let environment = self.environment.clone();
         let environment = others.iter().fold(environment, |one, two| one.latest(&two.environment));
-        *self = Self { device, aliases, environment, entries: merged };
+        // The greatest of the lists that no merged entry contradicts, so that the order does not matter.
+        let mut lists: Vec<_> = all.iter().flat_map(|one| one.decisions.iter().cloned()).collect();
+        lists.sort();
+        let mut keys: BTreeSet<Key> = lists.iter().map(|list| list.key.clone()).collect();
+        *self = Self { device, aliases, environment, decisions: lists, entries: merged };
+        self.check_decisions();
+        self.decisions.reverse();
+        self.decisions.dedup_by(|lesser, greater| lesser.key == greater.key);
+        self.decisions.reverse();
+        // Where none is left, the entries alone make a new one.
+        keys.retain(|key| self.decision(key).is_none());
+        let of_keys = self.entries.iter().filter(|entry| keys.contains(&entry.key));
+        for list in decision_lists(&of_keys.map(ServedShape::of).collect::<Vec<_>>()) {
+            self.decide(list)?;
+        }
         Ok(conflicts)
     }
 }

@@ -1,4 +1,4 @@
-//! A log of shapes without an exact match, and its file of shapes to tune.
+//! A log of shapes that neither an entry nor a decision list decides, and its file of shapes to tune.
 
 use core::cmp::{Ordering, Reverse};
 use core::sync::atomic::{self, AtomicU64};
@@ -55,11 +55,11 @@ impl MissLog {
         Self { capacity, shapes: Mutex::new(Vec::new()), dropped: AtomicU64::new(0) }
     }
 
-    /// Records a miss; an exact match is not recorded.
+    /// Records a miss; an exact match and the row of a decision list are none.
     ///
     /// A shape is dropped if its numbers of names and sizes differ, or if a name is too long.
     pub fn record(&self, key: &Key, names: &[&str], sizes: &[u64], served: MatchKind) {
-        if served == MatchKind::Exact {
+        if matches!(served, MatchKind::Exact | MatchKind::Row) {
             return;
         }
         let recorded = self.shapes.try_lock().and_then(|mut shapes| {
@@ -248,7 +248,7 @@ impl ParsedShapes {
 #[serde(deny_unknown_fields, rename = "Shapes")]
 struct File {
     #[serde(rename = "schema")]
-    _schema: Schema,
+    _schema: Schema<SCHEMA>,
     #[serde(rename = "shapes")]
     _shapes: Vec<FirstRow>,
 }

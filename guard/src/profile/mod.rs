@@ -57,11 +57,14 @@
 //!
 //! # The file
 //!
-//! RON: `(schema: 1, device: (..), aliases: [..], environment: (..), entries: [..])`, with sorted
-//! entries of four lines each. An invalid entry is reported with its line and column and left out. A file
+//! RON: `(schema: 2, device: (..), aliases: [..], environment: (..), decisions: [..], entries: [..])`, with
+//! [decision lists](DecisionList) that a person may change, and sorted entries of four lines each. Files without
+//! decision lists have schema 1. An invalid entry is reported with its line and column and left out. A file
 //! with another schema is rejected. Any input is safe to read: size, nesting and number of entries are
 //! limited, and the time is linear in the size.
 
+mod decide;
+mod decision;
 pub(crate) mod device;
 mod digest;
 mod document;
@@ -80,6 +83,7 @@ mod store;
 #[cfg(test)]
 mod tests;
 
+pub use decision::{DecisionList, DecisionRow, SizeRanges};
 pub use device::{DeviceIdentity, Environment};
 pub use document::Document;
 pub use error::{ProfileError, ProfileErrorKind};
@@ -93,6 +97,7 @@ pub use ranks::{OtherChoices, compare_digests};
 pub use store::publish;
 // Parts of the items above, and what only the tuner and the command of this workspace use.
 pub use {
+    decide::{RowChoice, ServedShape, decision_lists},
     device::{Backend, DeviceMismatch, Processor},
     document::ParsedProfile,
     error::{FileFault, MAX_ENTRIES, MAX_FILE_BYTES},

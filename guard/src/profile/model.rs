@@ -314,7 +314,7 @@ pub(super) fn check_shape(shape: &Named) -> Result<(), ProfileError> {
     }
 }
 
-fn check_length(field: &'static str, text: &str) -> Result<(), ProfileError> {
+pub(super) fn check_length(field: &'static str, text: &str) -> Result<(), ProfileError> {
     if text.len() > MAX_NAME_BYTES {
         let bytes = text.len();
         return Err(ProfileError::entry(format!(
@@ -346,7 +346,7 @@ fn check_date(date: &str) -> Result<(), ProfileError> {
     }
 }
 
-fn check_named(field: &'static str, named: &Named) -> Result<(), ProfileError> {
+pub(super) fn check_named(field: &'static str, named: &Named) -> Result<(), ProfileError> {
     if named.len() > MAX_SIZES {
         let count = named.len();
         return Err(ProfileError::entry(format!(

@@ -37,8 +37,8 @@ pub enum ProfileNotice {
     /// The file is for another device.
     #[error(transparent)]
     OtherDevice(#[from] DeviceMismatch),
-    /// An entry is invalid.
-    #[error("{0}; the entry is ignored")]
+    /// An entry or a decision list is invalid.
+    #[error("{0}; this part of the file is ignored")]
     InvalidEntry(FileFault),
     /// Entries have other size names than the first entry of their key.
     #[error(

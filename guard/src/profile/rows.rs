@@ -14,14 +14,15 @@ use serde::{Deserialize, Serialize};
 use super::error::{FileFault, MAX_ENTRIES, MAX_FILE_BYTES, ProfileError, SCHEMA};
 use super::model::MAX_ENTRY_BYTES;
 
-/// The file's schema. Another schema stops the parser at once, because the rest of the file may have any form.
+/// The file's schema, at most `LATEST`. Another schema stops the parser at once, because the rest of the file may have any
+/// form.
 #[derive(Debug)]
-pub(super) struct Schema;
+pub(super) struct Schema<const LATEST: u64>(pub(super) u64);
 
-impl<'de> Deserialize<'de> for Schema {
+impl<'de, const LATEST: u64> Deserialize<'de> for Schema<LATEST> {
     fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         match u64::deserialize(deserializer)? {
-            SCHEMA => Ok(Self),
+            schema if (SCHEMA..=LATEST).contains(&schema) => Ok(Self(schema)),
             found => Err(D::Error::custom(format!("{OTHER_SCHEMA}{found}"))),
         }
     }
@@ -332,7 +333,7 @@ impl<T: ?Sized + Serialize> fmt::Display for Ron<'_, T> {
 }
 
 /// The start of a line that begins a row.
-const ROW_BEGIN: &str = "(kernel:";
+pub(super) const ROW_BEGIN: &str = "(kernel:";
 /// The deepest nesting of brackets. A row needs four levels.
 const MAX_DEPTH: usize = 16;
 /// The messages of [`Schema`] and [`FirstRow`], which reach [`read_rows`] through the parser.

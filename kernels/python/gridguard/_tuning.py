@@ -28,7 +28,7 @@ class Choice:
     variant: str
     """The kernel's variant and options. That of gradients begins with `backward`."""
     matched: str
-    """`exact`, `bucket` (the same powers of two), `neighbour at N octaves`, or `default` with the reason."""
+    """`exact`, `row N of the decision list`, `bucket` (the same powers of two), `neighbour at N octaves`, or `default` with the reason."""
     rejected: str | None
     """Why the matching entry was not used; the launch is then the default."""
 

@@ -192,8 +192,8 @@ fn deep_nesting_is_rejected_without_a_stack_overflow() {
 
 #[test]
 fn another_schema_is_rejected_whatever_follows() {
-    let error = Document::parse("(schema: 2, nothing: {like} today").expect_err("newer");
-    assert_eq!(error, ProfileError::schema(2));
+    let error = Document::parse("(schema: 3, nothing: {like} today").expect_err("newer");
+    assert_eq!(error, ProfileError::schema(3));
     let error = Document::parse("(schema: 0, entries: [])").expect_err("never was");
     assert_eq!(error, ProfileError::schema(0));
 }

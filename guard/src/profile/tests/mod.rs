@@ -1,5 +1,6 @@
 //! Tests of profiles across modules.
 
+mod decided;
 mod generate;
 mod hostile;
 mod logged;
