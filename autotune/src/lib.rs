@@ -44,6 +44,7 @@
 //! | candidates that may crash or hang | [`Remote`] measures in a child process that calls [`serve`], and starts a new one after a crash |
 //! | a search that takes hours | a [`Journal`] keeps every result, and [`Resumed`] continues from it |
 //! | a GPU that others use | [`WhenIdle`] |
+//! | shapes that nobody measured | [`Measurements`] makes a few rows that decide all sizes |
 //! | several kernels within a memory budget | a [`PipelineProblem`] |
 //! | a product of matrices by cuBLASLt | a [`ProductWorkload`] |
 //! | a program in any language that prints its times | a [`ProgramProblem`], measured by a [`ProgramMeasurer`] |
@@ -60,6 +61,7 @@ mod in_process;
 mod journal;
 mod lines;
 mod measure;
+mod measurements;
 mod outcome;
 mod pipeline;
 mod plot;
@@ -87,6 +89,7 @@ pub use idle::WhenIdle;
 pub use in_process::InProcess;
 pub use journal::{Journal, JournalRecord, Resumed};
 pub use measure::{Clock, Measurer, Portion, Sample, Work, Workload};
+pub use measurements::{HeldOut, Measurements};
 pub use outcome::{CandidateVerdict, LatencyOutcome, MeasuredCandidate, TuningOutcome};
 pub use pipeline::{PipelineProblem, PipelineWorkload};
 pub use plot::Chart;

@@ -145,7 +145,7 @@ fn is_spent(search: &Search<'_>) -> bool {
 }
 
 /// A difference of 2 % or less is a tie.
-const TIE_FACTOR: f64 = 1.02;
+pub(crate) const TIE_FACTOR: f64 = 1.02;
 /// The finals of a long search end at this average of samples per candidate.
 const MOST_SAMPLES: u64 = 20;
 /// Some thousand samples, or fewer of slow candidates.

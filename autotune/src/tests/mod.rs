@@ -2,6 +2,7 @@
 
 mod idle;
 mod latency;
+mod measurements;
 mod pipelines;
 mod plot;
 pub(crate) mod recorded;

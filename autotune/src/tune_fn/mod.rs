@@ -11,7 +11,7 @@ use std::time::SystemTime;
 
 use cudarc::driver::CudaStream;
 use gridguard::profile::{
-    Document, Entry, Environment, Key, Named, Objective, Provenance, StoredChoice, publish,
+    Document, Entry, Environment, Key, Named, Objective, Provenance, StoredChoice, update,
 };
 use gridguard::{Choice, Guard};
 
@@ -27,6 +27,7 @@ use crate::failure::{MeasureFailure, Measured};
 use crate::in_process::InProcess;
 use crate::journal::Resumed;
 use crate::measure::Measurer;
+use crate::measurements::Measurements;
 use crate::outcome::TuningOutcome;
 use crate::ranges::Ranges;
 use crate::space::Space;
@@ -282,18 +283,28 @@ impl TunedFn {
         Values::of(&self.outcome.winner).get(name).ok()
     }
 
-    /// Adds the entry to the profile of the guard's device in `folder`, and returns its file. Does nothing without an
-    /// entry.
+    /// Adds the entry to the profile of the guard's device in `folder`, decides other shapes by a list as
+    /// [`Measurements::settle`], and returns the file. Does nothing without an entry.
     ///
     /// # Errors
     ///
-    /// As [`publish`].
+    /// As [`gridguard::profile::publish`].
     pub fn publish(&self, guard: &Guard, folder: &Path) -> Result<PathBuf, Error> {
         let file = folder.join(guard.identity().file_name());
         if let Some(entry) = &self.entry {
-            let mut document = Document::new(guard.identity(), guard.environment());
-            document.insert(entry.clone())?;
-            publish(&file, &document)?;
+            let mut ours = Document::new(guard.identity(), guard.environment());
+            let empty = ours.clone();
+            ours.insert(entry.clone())?;
+            let mut measured = Measurements::default();
+            measured.add(entry, &self.outcome);
+            update(&file, empty, |document| {
+                document.merge(&ours)?;
+                // An entry of later date stays.
+                match document.get(&entry.key, &entry.shape) == Some(entry) {
+                    true => measured.settle(document, &entry.key.kernel),
+                    false => Ok(()),
+                }
+            })?;
         }
         Ok(file)
     }

@@ -33,7 +33,8 @@ impl ServedShape {
 
 /// Decision lists for the keys of `shapes`, with as few distinct choices as serve all of them.
 ///
-/// Shapes within an octave of the measured sizes are decided, since nothing is known of others. There are no lists for
+/// Shapes within an octave of the measured sizes are decided, since nothing is known of others. The number of items, which
+/// comes first, may be three octaves away: more items of the same kind take longer alike. There are no lists for
 /// objectives of latency and memory, whose bounds depend on the shape.
 #[must_use]
 pub fn decision_lists(shapes: &[ServedShape]) -> Vec<DecisionList> {
@@ -175,8 +176,9 @@ fn next_row<'a>(
         };
         cells.windows(2).filter_map(split).flatten()
     };
-    let one = (0..axes.len()).flat_map(|place| halves(place).map(|half| vec![half]));
-    let two = (0..axes.len()).flat_map(|place| {
+    // The number of items, which comes first, matters least.
+    let one = (0..axes.len()).rev().flat_map(|place| halves(place).map(|half| vec![half]));
+    let two = (0..axes.len()).rev().flat_map(|place| {
         let others = move |half| {
             (place + 1..axes.len()).flat_map(halves).map(move |other| vec![half, other])
         };
@@ -204,7 +206,7 @@ fn contains(region: &Region, sizes: &[u64]) -> bool {
     region.iter().all(is_in)
 }
 
-/// Divides the values of a size at the geometric means of adjacent measured values, up to an octave beyond them.
+/// Divides the values of a size at the geometric means of adjacent measured values, as far as a list reaches.
 fn cells(points: &[Point<'_>], place: usize) -> Vec<(u64, u64)> {
     let values: BTreeSet<u64> =
         points.iter().filter_map(|(sizes, _)| sizes.get(place).copied()).collect();
@@ -214,12 +216,16 @@ fn cells(points: &[Point<'_>], place: usize) -> Vec<(u64, u64)> {
         let [one, other] = pair.try_into().unwrap_or_default();
         u64::try_from((u128::from(one) * u128::from(other)).isqrt()).unwrap_or(one)
     };
-    let highest = most.saturating_mul(2).min(MAX_SIZE);
+    let reach = if place == 0 { ITEMS_REACH } else { REACH };
+    let highest = most.saturating_mul(reach).min(MAX_SIZE);
     let ends: Vec<u64> = values.windows(2).map(mean).chain([highest]).collect();
-    let starts = core::iter::once(least.div_ceil(2)).chain(ends.iter().map(|end| end + 1));
+    let starts = core::iter::once(least.div_ceil(reach)).chain(ends.iter().map(|end| end + 1));
     starts.zip(ends.iter().copied()).collect()
 }
 
+/// How far a list reaches beyond the measured sizes, as a factor.
+const REACH: u64 = 2;
+const ITEMS_REACH: u64 = 8;
 /// Choices that are found by an exact search, besides the default.
 const EXACT: usize = 3;
 
@@ -275,7 +281,7 @@ mod tests {
         let narrow = vec![("columns".to_owned(), (32, 256))];
         assert_eq!(list.rows, [row(narrow, "1"), row(vec![], "d")]);
         let within = |name: &str, low, high| (name.to_owned(), (low, high));
-        assert_eq!(list.within, [within("rows", 500, 128_000), within("columns", 32, 8192)]);
+        assert_eq!(list.within, [within("rows", 125, 512_000), within("columns", 32, 8192)]);
     }
 
     proptest! {

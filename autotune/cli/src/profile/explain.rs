@@ -6,9 +6,10 @@ use std::path::PathBuf;
 use clap::Args;
 use gridguard::profile::{
     Backend, DefaultReason, DeviceIdentity, Entry, Key, Layer, Layers, LoadedProfile, Match,
-    MatchKind, Named, Provenance, TunedChoice,
+    MatchKind, Named, Profile, Provenance, SizeRanges, TunedChoice,
 };
 use gridguard::{Choice, Plan, Strategy};
+use gridguard_autotune::real;
 use gridguard_problems::{ErrorKind, Problem};
 use serde::Serialize;
 
@@ -59,6 +60,9 @@ struct LookupReport<'a> {
     file: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     entry: Option<&'a Entry>,
+    /// The row that decides, if no entry has the sizes.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    decision: Option<DecisionJson>,
     degraded: bool,
     /// Absent for other kernels, with unknown launches.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -66,6 +70,17 @@ struct LookupReport<'a> {
     findings: Vec<String>,
     #[serde(skip)]
     found: Match,
+}
+
+#[derive(Serialize)]
+struct DecisionJson {
+    /// From 1, of so many.
+    row: usize,
+    rows: usize,
+    when: SizeRanges,
+    /// The nearest measured shape that this row decides, and the nearest that another row decides.
+    inside: Option<Named>,
+    outside: Option<Named>,
 }
 
 #[derive(Serialize)]
@@ -122,6 +137,7 @@ impl Explain {
             layer: found.layer,
             file: file.map(|path| path.display().to_string()),
             entry: found.entry,
+            decision: decision(&profile, &key, &sizes, found.matched),
             degraded: found.degraded,
             plan: problem.map(|problem| self.plan(&problem, &target, &found)),
             findings: notices.iter().map(ToString::to_string).collect(),
@@ -194,6 +210,45 @@ fn reason(matched: Match, shape: &Named) -> Option<String> {
     Some(reason.to_string())
 }
 
+/// The row that decides these sizes, with the measured shapes on both sides of its bounds.
+fn decision(profile: &Profile, key: &Key, sizes: &[u64], matched: Match) -> Option<DecisionJson> {
+    let (layer, list, row) =
+        profile.decision(key, sizes).filter(|_| matched.kind() == MatchKind::Row)?;
+    let log2 = |size: u64| real(size.max(1)).log2();
+    let nearest = |is_inside: bool| {
+        let entries = profile.entries().filter(|(of, entry)| *of == layer && entry.key == *key);
+        let shapes = entries.filter_map(|(_, entry)| {
+            let own: Vec<u64> = entry.shape.iter().map(|(_, size)| *size).collect();
+            let is_wanted = (list.row(&own)? == row) == is_inside;
+            let octaves = own.iter().zip(sizes).map(|(own, size)| (log2(*own) - log2(*size)).abs());
+            is_wanted.then(|| (octaves.sum::<f64>(), entry.shape.clone()))
+        });
+        shapes.min_by(|(one, _), (other, _)| one.total_cmp(other)).map(|(_, shape)| shape)
+    };
+    let (inside, outside) = (nearest(true), nearest(false));
+    let when = list.rows.get(row)?.when.clone();
+    Some(DecisionJson { row: row + 1, rows: list.rows.len(), when, inside, outside })
+}
+
+impl fmt::Display for DecisionJson {
+    /// `row 1 of 3: columns 32 to 256; measured on this side: 1000x64; on the other: 4096x1024`.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { row, rows, when, inside, outside } = self;
+        write!(f, "row {row} of {rows}: ")?;
+        if when.is_empty() {
+            write!(f, "all other sizes")?;
+        }
+        for (place, (name, (low, high))) in when.iter().enumerate() {
+            write!(f, "{}{name} {low} to {high}", if place == 0 { "" } else { ", " })?;
+        }
+        for (side, shape) in [("this side", inside), ("the other", outside)] {
+            let shape = shape.as_ref().map_or("none".into(), joined_sizes);
+            write!(f, "; measured on {side}: {shape}")?;
+        }
+        writeln!(f)
+    }
+}
+
 impl fmt::Display for LookupReport<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let device = &self.device.name;
@@ -213,6 +268,7 @@ impl fmt::Display for LookupReport<'_> {
             (None, Some(reason)) => writeln!(f, "match: none, {reason}")?,
             (None, None) => writeln!(f, "match: none")?,
         }
+        self.decision.iter().try_for_each(|decision| write!(f, "{decision}"))?;
         match &self.plan {
             Some(plan) => write!(f, "{plan}")?,
             None => writeln!(f, "plan: made by the program that launches it, not known here")?,

@@ -1,8 +1,10 @@
 //! Groups devices by model, with one profile file for each model.
 
 use std::path::{Path, PathBuf};
+use std::sync::{Mutex, PoisonError};
 
 use gridguard::profile::{DeviceIdentity, Document, Entry, Key, Named, user_folder};
+use gridguard_autotune::{HeldOut, Measurements};
 use gridguard_files::{check_output, create_folder};
 
 use super::task::Task;
@@ -14,6 +16,8 @@ use crate::measure::target::Target;
 pub(crate) struct DeviceGroup {
     pub(crate) targets: Vec<Target>,
     pub(crate) file: PathBuf,
+    /// The outcomes of this run.
+    pub(crate) measured: Mutex<Measurements>,
     stored: Option<Document>,
 }
 
@@ -65,11 +69,15 @@ impl DeviceGroup {
         create_folder(&Path::new(".").join(file.parent().unwrap_or(&file)))
             .map_err(CommandError::io(file.display()))?;
         check_output(&file).map_err(CommandError::publish(&file))?;
-        Ok(Self { targets, file, stored })
+        Ok(Self { targets, file, measured: Mutex::default(), stored })
     }
 
     pub(crate) fn stored(&self, key: &Key, shape: &Named) -> Option<&Entry> {
         self.stored.as_ref()?.get(key, shape)
+    }
+
+    pub(crate) fn held_out(&self) -> Option<HeldOut> {
+        self.measured.lock().unwrap_or_else(PoisonError::into_inner).held_out()
     }
 
     /// The tasks without an entry in the file, or all tasks if `again`.

@@ -1,6 +1,7 @@
 //! `gridguard tune`: measures which chunk and launch parameters are fastest, for gridguard's kernels or any program,
 //! and stores the choice in a profile.
 
+mod from;
 mod group;
 mod journal;
 mod output;
@@ -22,6 +23,7 @@ use gridguard::DeviceLimits;
 use gridguard_autotune::unended_processes;
 use gridguard_files::check_output;
 
+use self::from::{FAMILY, OtherProfile};
 use self::group::DeviceGroup;
 use self::output::{ProblemReport, Reporter, TuneSummary};
 use self::selection::Selection;
@@ -66,6 +68,12 @@ pub(crate) struct Tune {
     /// happens often. Problems whose launches take longer than 5 ms fail
     #[arg(long, conflicts_with = "command")]
     idle: bool,
+    /// Measure only the choices of another GPU's profile, at most five candidates a problem: a GPU with a built-in
+    /// profile, for example h100, or a file [default without a value: a GPU of the same compute capability]
+    #[arg(
+        long, value_name = "GPU|FILE", num_args = 0..=1, default_missing_value = FAMILY, conflicts_with = "command"
+    )]
+    from: Option<String>,
     /// Also measure problems with an entry in the profile
     #[arg(long)]
     again: bool,
@@ -98,6 +106,7 @@ impl Tune {
         for reason in &skipped {
             note(format_args!("skipped: {reason}"));
         }
+        let from = self.from.as_deref().map(|from| OtherProfile::find(from, limits)).transpose()?;
         let tasks = self.within_memory(self.shard.of(tasks), limits);
         note_cache(&targets);
         let groups = DeviceGroup::all(targets, self.profile.as_deref())?;
@@ -112,7 +121,7 @@ impl Tune {
         let reporter = Reporter::new(self.output.format, self.all, plot, wanted);
         let tasks_of = missing.into_iter().map(|tasks| Mutex::new(tasks.into_iter()));
         let queues: Vec<_> = groups.iter().zip(tasks_of).collect();
-        tune_all(&queues, self.idle, deadline, interrupt, &reporter)?;
+        tune_all(&queues, self.idle, from.as_ref(), deadline, interrupt, &reporter)?;
 
         let tuned = reporter.finish();
         let ended = tuned.iter().filter(|one| one.has_failed() || one.is_complete()).count();
@@ -125,6 +134,7 @@ impl Tune {
             unended: unended_processes(),
             interrupted: interrupt.load(Ordering::Relaxed),
             wall_time_s: start.elapsed().as_secs_f64(),
+            held_out: groups.iter().filter_map(DeviceGroup::held_out).collect(),
         };
         self.output.print(&summary, &summary)?;
         Ok(match () {
@@ -157,6 +167,7 @@ impl Tune {
 fn tune_all(
     queues: &[(&DeviceGroup, Mutex<vec::IntoIter<Task>>)],
     idle: bool,
+    from: Option<&OtherProfile>,
     deadline: Option<Instant>,
     interrupt: &AtomicBool,
     reporter: &Reporter<'_>,
@@ -168,6 +179,7 @@ fn tune_all(
                 target,
                 environment: target.environment()?,
                 group,
+                from,
                 shared: idle.then(|| SharedDevice::new(target, interrupt, deadline)).transpose()?,
                 process: MeasuringProcess::new(target, idle),
                 reporter,

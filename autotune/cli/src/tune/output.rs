@@ -4,7 +4,7 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 
-use gridguard_autotune::{Chart, TuningOutcome, TuningReport};
+use gridguard_autotune::{Chart, HeldOut, TuningOutcome, TuningReport};
 use serde::Serialize;
 
 use super::task::Task;
@@ -32,6 +32,8 @@ pub(crate) struct TuneSummary<'a> {
     pub(crate) unended: Vec<u32>,
     pub(crate) interrupted: bool,
     pub(crate) wall_time_s: f64,
+    /// For each profile of which several shapes were tuned.
+    pub(crate) held_out: Vec<HeldOut>,
 }
 
 #[derive(Serialize)]
@@ -158,6 +160,7 @@ impl fmt::Display for TuneSummary<'_> {
             (self.left, "left for the next run"),
         ]);
         writeln!(f, "{complete} tuned{others}, in {:.1} s", self.wall_time_s)?;
+        self.held_out.iter().try_for_each(|held_out| writeln!(f, "{held_out}"))?;
         if self.are_left_out {
             writeln!(f, "--all shows every candidate")?;
         }

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::fs;
+use std::sync::PoisonError;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant, SystemTime};
 
@@ -12,6 +13,7 @@ use gridguard_autotune::{
 use gridguard_files::LockError;
 use gridguard_problems::current_sources;
 
+use super::from::OtherProfile;
 use super::group::DeviceGroup;
 use super::journal::JournalFile;
 use super::output::{Reporter, SearchResult};
@@ -29,6 +31,8 @@ pub(crate) struct Session<'a> {
     pub(crate) target: &'a Target,
     pub(crate) group: &'a DeviceGroup,
     pub(crate) environment: Environment,
+    /// Where the only candidates come from.
+    pub(crate) from: Option<&'a OtherProfile>,
     /// Waits while other processes use the device.
     pub(crate) shared: Option<SharedDevice<'a>>,
     pub(crate) process: MeasuringProcess<'a>,
@@ -69,6 +73,15 @@ impl Session<'_> {
                 let remote = self.process.open(problem, task.policy)?;
                 let mut remote = WhenIdle::new(remote, wait);
                 let mut space = Space::new(remote.configurations()?);
+                space.restrict(task.objective);
+                let some = self.from.map(|other| other.candidates(&key, &mut space));
+                match some {
+                    Some(Some(some)) => space.keep(&some),
+                    Some(None) => self.progress.note(format_args!(
+                        "{key}: not in the other profile, all candidates are measured"
+                    )),
+                    None => {}
+                }
                 let (outcome, remote) = self.measure(remote, &mut space, task, file);
                 self.process.keep(remote.into_inner(), task.policy, &self.progress);
                 (outcome, space)
@@ -85,7 +98,7 @@ impl Session<'_> {
         }
         let outcome = outcome?;
         if outcome.complete {
-            self.publish(&outcome.entry(key, task.problem.shape(), self.provenance()))?;
+            self.publish(&outcome.entry(key, task.problem.shape(), self.provenance()), &outcome)?;
             JournalFile::remove(&self.group.file, task);
         }
         Ok(SearchResult { outcome, largest_legal_chunk: space.largest_legal_chunk() })
@@ -143,8 +156,9 @@ impl Session<'_> {
             TaskProblem::Kernel(_) => String::new(),
             TaskProblem::Program(program) => format!("; {:?}", program.problem),
         };
+        let from = self.from.map(|from| format!("; from {from}")).unwrap_or_default();
         let subject = [
-            ("problem", format!("{task}; {key:?}{program}")),
+            ("problem", format!("{task}; {key:?}{program}{from}")),
             ("device", format!("{device}, {:?}", self.target.identity)),
             ("driver", [driver].into_iter().chain(module_version()).collect::<Vec<_>>().join(", ")),
             ("compiler", compiler),
@@ -153,8 +167,9 @@ impl Session<'_> {
         subject.map(|(name, value)| (name.to_owned(), value)).into()
     }
 
-    /// Replaces the earlier entry, whatever its date. Notes if another process has written that entry meanwhile.
-    fn publish(&self, entry: &Entry) -> Result<(), CommandError> {
+    /// Replaces the earlier entry, whatever its date, and decides for the kernel anew. Notes if another process has written
+    /// that entry meanwhile.
+    fn publish(&self, entry: &Entry, outcome: &TuningOutcome) -> Result<(), CommandError> {
         let (file, Entry { key, shape, .. }) = (&self.group.file, entry);
         let mut ours = Document::new(self.target.identity.clone(), self.environment.clone());
         let empty = ours.clone();
@@ -166,10 +181,13 @@ impl Session<'_> {
                 && !sources.is_empty()
                 && !sources.contains(&other.key.source)
         };
+        let mut measured = self.group.measured.lock().unwrap_or_else(PoisonError::into_inner);
+        measured.add(entry, outcome);
         let published = profile::update(file, empty, |document| {
             let replaced = document.get(key, shape).cloned();
             document.retain(|other| (&other.key, &other.shape) != (key, shape) && !is_gone(other));
-            document.merge(&ours).map(|_| replaced)
+            document.merge(&ours)?;
+            measured.settle(document, &key.kernel).map(|()| replaced)
         })?;
         note_published(file, &published);
         let replaced = published.outcome.filter(|old| Some(old) != self.group.stored(key, shape));

@@ -383,8 +383,8 @@ fn a_profile_of_another_device_is_rejected_before_anything_is_measured() {
         assert!(ran.err.contains(message) && ran.out.is_empty(), "{}", ran.err);
         assert_eq!(fs::read_to_string(&profile).expect("there"), text);
     }
-    fs::write(&profile, "(schema: 2, entries: [])").expect("written");
-    tune_norms(folder.path(), &["300x8"], "").exits(2).notes("schema 2");
+    fs::write(&profile, "(schema: 3, entries: [])").expect("written");
+    tune_norms(folder.path(), &["300x8"], "").exits(2).notes("schema 3");
 }
 
 #[test]

@@ -57,11 +57,11 @@ fn an_invalid_entry_is_reported_with_its_position_and_the_others_are_shown() {
 #[test]
 fn a_file_that_is_not_a_profile_of_this_version_is_a_usage_error() {
     let folder = folder();
-    put_text(&folder, "future.ron", "(schema: 2, entries: [])");
+    put_text(&folder, "future.ron", "(schema: 3, entries: [])");
     put_text(&folder, "garbage.ron", "hello");
     put(&folder, "good.ron", [norm(300, EARLY)]);
     for (file, message) in [
-        ("future.ron", "future.ron: the file has schema 2, this version reads schema 1"),
+        ("future.ron", "future.ron: the file has schema 3, which this version does not read"),
         ("garbage.ron", "garbage.ron: the header does not parse: 1:"),
         ("none.ron", "none.ron: no such file"),
     ] {
@@ -75,8 +75,8 @@ fn a_file_that_is_not_a_profile_of_this_version_is_a_usage_error() {
         }
     }
     assert!(!folder.path().join("new.ron").exists());
-    profile(&folder, "merge good.ron --output future.ron").exits(2).notes("schema 2");
-    assert_eq!(text(&folder, "future.ron"), "(schema: 2, entries: [])");
+    profile(&folder, "merge good.ron --output future.ron").exits(2).notes("schema 3");
+    assert_eq!(text(&folder, "future.ron"), "(schema: 3, entries: [])");
 }
 
 #[test]

@@ -1,0 +1,124 @@
+use std::collections::BTreeMap;
+
+use fastrand::Rng;
+use gridguard::profile::{
+    DecisionRow, DeviceIdentity, Document, Environment, Key, Match, MatchKind, Named, Profile,
+    Provenance, StoredChoice,
+};
+use gridguard::{DeviceLimits, Strategy};
+
+use super::simulation::{Nature, Simulated, throughput};
+use crate::stats::{real, whole};
+use crate::{Candidate, Measurements, Samples, Space};
+
+const WARPS: [u64; 5] = [4, 1, 2, 8, 16];
+
+fn candidate(warps: u64) -> Candidate {
+    Candidate {
+        parameters: vec![("warps".into(), warps)],
+        choice: StoredChoice::Whole,
+        strategy: Strategy::Whole,
+        launches: 1,
+        largest_chunk: 1,
+        block_threads: 32 * warps,
+        scratch_bytes: 0,
+    }
+}
+
+/// A kernel whose best number of warps grows with its columns: 1.5 % for the square of the distance in octaves.
+fn nature([rows, columns]: [u64; 2]) -> Nature {
+    let best = (real(columns) / 256.0).clamp(1.0, 16.0).log2();
+    let time = |warps: u64| {
+        let octaves = real(warps).log2() - best;
+        (1e5 + real(rows) * real(columns) / 500.0) * (1.0 + 0.015 * octaves * octaves)
+    };
+    let times_ns = WARPS.map(|warps| (candidate(warps), time(warps)));
+    let (noise, outliers, failing) = (0.002, 0.01, BTreeMap::new());
+    Nature { noise, outliers, drift: 0.0, first: 0.2, times_ns: times_ns.into(), failing }
+}
+
+fn shape([rows, columns]: [u64; 2]) -> Named {
+    vec![("rows".into(), rows), ("columns".into(), columns)]
+}
+
+fn key(dtypes: &str) -> Key {
+    Key { kernel: "norm".into(), dtypes: dtypes.into(), ..Key::default() }
+}
+
+/// A profile of these shapes, settled after each search as the command does.
+fn tuned(shapes: &[[u64; 2]], document: &mut Document) -> Measurements {
+    let mut measured = Measurements::default();
+    for (place, sizes) in (0..).zip(shapes) {
+        let space = Space::listed(WARPS.map(candidate).to_vec());
+        let outcome = throughput(&space, &mut Simulated::new(nature(*sizes), place));
+        let dtypes = if place % 3 == 0 { "bf16" } else { "f16" };
+        let entry = outcome.entry(key(dtypes), shape(*sizes), Provenance::default());
+        document.insert(entry.clone()).expect("valid");
+        measured.add(&entry, &outcome);
+        measured.settle(document, "norm").expect("valid");
+    }
+    measured
+}
+
+fn device() -> DeviceIdentity {
+    DeviceIdentity::new(&DeviceLimits::any_device())
+}
+
+/// The regret of what the profile chooses for the sizes.
+fn regret(profile: &Profile, dtypes: &str, sizes: [u64; 2]) -> (Match, f64) {
+    let found = profile.lookup(&key(dtypes), &sizes);
+    let warps = found.parameter("warps").unwrap_or(WARPS[0]);
+    (found.matched, nature(sizes).regret(&candidate(warps)))
+}
+
+#[test]
+fn few_choices_serve_every_measured_shape_and_shapes_between_and_beyond() {
+    let mut random = Rng::with_seed(3);
+    let mut draw = |octaves: f64| {
+        let size = |random: &mut Rng, least: f64| whole(least * 2_f64.powf(octaves * random.f64()));
+        [size(&mut random, 1000.0), size(&mut random, 64.0)]
+    };
+    let shapes: Vec<[u64; 2]> = (0..36).map(|_| draw(8.0)).collect();
+    let mut document = Document::new(device(), Environment::default());
+    let measured = tuned(&shapes, &mut document);
+    let rows = || document.decisions().iter().flat_map(|list| &list.rows);
+    let mut choices: Vec<&Named> = rows().map(|row| &row.parameters).collect();
+    let count = choices.len();
+    choices.sort();
+    choices.dedup();
+    document.decisions().iter().for_each(|list| println!("{list}"));
+    assert!((2..=4).contains(&choices.len()) && count <= 10);
+    let (profile, notices) = Profile::from_document(document, &device(), &Environment::default());
+    assert_eq!(notices, []);
+    for (place, sizes) in shapes.iter().enumerate() {
+        let dtypes = if place % 3 == 0 { "bf16" } else { "f16" };
+        let (matched, regret) = regret(&profile, dtypes, *sizes);
+        assert!(
+            matched.kind() == MatchKind::Exact && regret < 0.025,
+            "{sizes:?} {matched} {regret}"
+        );
+    }
+    let unseen: Vec<f64> = (0..200).map(|_| regret(&profile, "f16", draw(8.5)).1).collect();
+    let unseen = Samples::new(unseen).expect("finite");
+    let held_out = measured.held_out().expect("several shapes");
+    println!("unseen: 95 % {}, worst {}; {held_out}", unseen.quantile(0.95), unseen.greatest());
+    assert!(unseen.quantile(0.95) < 0.03);
+    assert_eq!((held_out.shapes, held_out.unknown), (36, 0));
+    assert!(held_out.p95 < 0.05 && held_out.worst >= held_out.p95);
+}
+
+#[test]
+fn rows_that_a_person_changed_stay_while_they_serve_every_shape() {
+    let mut document = Document::new(device(), Environment::default());
+    tuned(&[[8000, 4096], [8000, 2048], [9000, 2048], [8000, 128]], &mut document);
+    let mut list = document.decision(&key("f16")).expect("made").clone();
+    let everywhere =
+        |row: &DecisionRow| DecisionRow { when: vec![("rows".into(), (1, 1))], ..row.clone() };
+    list.rows.insert(0, everywhere(&list.rows[0]));
+    document.decide(list.clone()).expect("it agrees");
+    tuned(&[[8000, 4096]], &mut document);
+    assert_eq!(document.decision(&key("f16")), Some(&list));
+    // A shape beyond the list needs a new one.
+    tuned(&[[8000, 4096], [100_000, 2048]], &mut document);
+    assert_ne!(document.decision(&key("f16")), Some(&list));
+}
