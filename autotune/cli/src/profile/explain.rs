@@ -231,7 +231,7 @@ fn decision(profile: &Profile, key: &Key, sizes: &[u64], matched: Match) -> Opti
 }
 
 impl fmt::Display for DecisionJson {
-    /// `row 1 of 3: columns 32 to 256; measured on this side: 1000x64; on the other: 4096x1024`.
+    /// `row 1 of 3: columns 32 to 256; measured on this side: 1000x64; measured on the other: 4096x1024`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { row, rows, when, inside, outside } = self;
         write!(f, "row {row} of {rows}: ")?;

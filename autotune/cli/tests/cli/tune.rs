@@ -70,6 +70,35 @@ fn a_choice_is_measured_again_only_with_again() {
 }
 
 #[test]
+fn another_profiles_choices_are_the_only_candidates() {
+    let folder = folder();
+    tune_norms(folder.path(), &["300x8", "700x8", "900x16"], "")
+        .exits(0)
+        .prints("left out one by one: 3 shapes");
+    let document = parsed(&folder.path().join("p.ron"));
+    assert_eq!(document.decisions().len(), 1, "{document}");
+    let mut other = Document::new(document.device().clone(), document.environment().clone());
+    let mut entry = document.entries()[0].clone();
+    entry.choice = StoredChoice::Chunked { max_items: 100.try_into().expect("positive") };
+    other.insert(entry).expect("valid");
+    fs::write(folder.path().join("other.ron"), other.to_string()).expect("written");
+    let rows = |from: &str| {
+        let ran =
+            tune_norms(folder.path(), &["300x8"], &format!("--again --format json --from {from}"));
+        ran.exits(0).json()["tuned"][0]["report"]["rows"].as_array().expect("rows").clone()
+    };
+    let chunks: Vec<_> =
+        rows("other.ron").iter().map(|row| row["candidate"]["largest_chunk"].clone()).collect();
+    assert_eq!((chunks.len(), chunks.contains(&100.into())), (2, true), "{chunks:?}");
+    assert_eq!(rows("h200").len(), 1, "its profile confirms the default");
+    for (from, message) in
+        [("h3", "no GPU \"h3\" in the catalogue"), ("t4", "--from t4: there is no built-in profile")]
+    {
+        tune_norms(folder.path(), &["300x8"], &format!("--from {from}")).exits(2).notes(message);
+    }
+}
+
+#[test]
 fn without_a_gpu_nothing_is_measured_unless_the_host_is_asked_for() {
     let folder = folder();
     let args = "tune --kernel rms_norm --profile p.ron";

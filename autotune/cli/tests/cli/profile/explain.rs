@@ -4,7 +4,9 @@ use std::fs;
 
 use expect_test::expect_file;
 use gridguard::DeviceLimits;
-use gridguard::profile::{Backend, DeviceIdentity, Entry, Key, L2, Policy, Processor};
+use gridguard::profile::{
+    Backend, DecisionList, DecisionRow, DeviceIdentity, Entry, Key, L2, Policy, Processor,
+};
 use serde_json::Value;
 use tempfile::TempDir;
 
@@ -42,6 +44,37 @@ fn a_lookup_reports_how_it_matches() {
     assert_eq!(default["matched"], "default");
     assert_eq!(default["reason"], "rows 20 is outside the tuned range: tune this shape");
     assert_eq!(default["plan"]["strategy"], "whole");
+}
+
+#[test]
+fn a_row_is_named_with_the_measured_shapes_on_both_sides() {
+    let folder = folder();
+    let (narrow, wide) =
+        (norm(70_000, LATE), Entry { choice: chunks_of(32_768), ..norm(400_000, LATE) });
+    let mut document = document(host(), [narrow.clone(), wide.clone()]);
+    let row = |when, entry: &Entry| DecisionRow {
+        when,
+        choice: entry.choice,
+        parameters: entry.parameters.clone(),
+    };
+    let list = DecisionList {
+        key: wide.key.clone(),
+        within: vec![("rows".into(), (10_000, 800_000)), ("columns".into(), (4, 16))],
+        rows: vec![row(vec![("rows".into(), (200_000, 800_000))], &wide), row(vec![], &narrow)],
+    };
+    document.decide(list).expect("it agrees");
+    put_text(&folder, "p.ron", &document.to_string());
+    let found = explain(&folder, "300000x9", 0);
+    assert_eq!(
+        (&found["matched"], &found["entry"]["choice"]["chunked"]["max_items"]),
+        (&"row".into(), &32_768.into())
+    );
+    assert_eq!(found["decision"]["inside"][0][1], 400_000);
+    let args = "explain rms_norm 300000x9 --dtype f32 --device host --profile p.ron";
+    profile(&folder, args).exits(0).prints(
+        "row 1 of 2: rows 200000 to 800000; measured on this side: 400000x8; measured on the other: 70000x8\n",
+    );
+    assert_eq!(explain(&folder, "70000x8", 0)["decision"], Value::Null, "an entry decides");
 }
 
 #[test]
