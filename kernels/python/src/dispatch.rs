@@ -8,7 +8,8 @@ use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyTuple};
 
-use crate::attention::{Attention, Options};
+use crate::attention::Attention;
+use crate::attention::call::Options;
 
 /// A kernel of `aten::scaled_dot_product_attention`.
 #[pyclass(frozen, module = "gridguard._native")]

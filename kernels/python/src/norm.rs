@@ -5,7 +5,7 @@ use gridguard_kernels::ElementType;
 use gridguard_kernels::residual_norm::ResidualNorm;
 use pyo3::prelude::*;
 
-use crate::attention::{Target, submit_prepared};
+use crate::attention::call::{Target, submit_prepared};
 use crate::border::Reason;
 use crate::error::{invalid, unavailable};
 use crate::launches::{self, NORMS};
