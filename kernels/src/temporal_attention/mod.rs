@@ -9,6 +9,7 @@ mod backward;
 mod device;
 mod flash;
 mod folded;
+mod group_sum;
 mod host;
 mod operation;
 mod parameters;
@@ -21,6 +22,7 @@ pub use backward::AttentionBackward;
 #[cfg(feature = "cuda")]
 pub(crate) use device::stride_bytes;
 pub use folded::{Folded, NotFolded, StridedView};
+pub use group_sum::GroupSum;
 pub use host::run_on_host;
 pub use operation::{Layout, TemporalAttention};
 #[cfg(feature = "cuda")]

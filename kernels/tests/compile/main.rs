@@ -23,6 +23,7 @@ use gridguard_kernels::layer_norm::LayerNorm;
 use gridguard_kernels::residual_norm::ResidualNorm;
 use gridguard_kernels::rms_norm::RmsNorm;
 use gridguard_kernels::softmax::Softmax;
+use gridguard_kernels::temporal_attention::GroupSum;
 use gridguard_kernels::{Code, ElementType, KernelError, Operation};
 use half::{bf16, f16};
 
@@ -249,6 +250,9 @@ fn kernels_of_rows_compile_for_every_architecture_without_a_spill() {
         }
         for columns in [1, 33, 1024, 5000, 16_384] {
             add(all, device, |element| Argsort::new(ROWS, columns, element, Order::Ascending));
+        }
+        for (members, columns) in [(2, 16), (7, 384), (64, 262_144)] {
+            add(all, device, |element| GroupSum::new(ROWS, members, columns, element));
         }
         let residual = [(8, false), (192, false), (512, true), (520, false), (2048, true)];
         for (columns, centered) in residual {
