@@ -1,4 +1,4 @@
-"""`python -m gridguard` runs the command `gridguard`, and `python -m gridguard install-start` serves `GRIDGUARD_INSTALL`."""
+"""`python -m gridguard` runs the command `gridguard`. `install-start` in its place makes Python read `GRIDGUARD_INSTALL`."""
 
 import os
 import site
