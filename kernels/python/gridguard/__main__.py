@@ -1,4 +1,4 @@
-"""`python -m gridguard` runs the command `gridguard`. `install-start` in its place makes Python read `GRIDGUARD_INSTALL`."""
+"""Runs the command `gridguard`; `install-start` and `uninstall-start` decide if Python reads `GRIDGUARD_INSTALL`."""
 
 import os
 import site
