@@ -10,9 +10,9 @@ use serde::Deserialize;
 use serde_json::{Map, Value};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::process::Command;
+use tokio::time::timeout;
 
 use crate::error::FleetError;
-use crate::wire::within;
 
 /// The user name and password for a registry, if there are any. A password in the file comes before the general helper.
 pub(crate) async fn credentials(host: &str) -> Result<Option<(String, String)>, FleetError> {
@@ -44,7 +44,9 @@ pub(crate) async fn credentials(host: &str) -> Result<Option<(String, String)>, 
 async fn ask(helper: &str, host: &str) -> Result<Option<(String, String)>, FleetError> {
     let mut command = Command::new(format!("docker-credential-{helper}"));
     command.arg("get");
-    within("the credential helper", HELPER_LIMIT, async { Ok(answer(command, host).await) }).await
+    let what = "the credential helper";
+    let answered = timeout(HELPER_LIMIT, answer(command, host)).await;
+    answered.map_err(|_| FleetError::TooSlow { what, limit: HELPER_LIMIT })
 }
 
 /// What a helper answers for this host. Dropping the future kills the helper and its children.

@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use gridguard::profile::ProfileError;
+use url::Url;
 
 use crate::digest::Digest;
 
@@ -28,8 +29,8 @@ pub enum FleetError {
     )]
     Denied { what: String, status: u16 },
     /// There is no such tag or blob.
-    #[error("{what}: there is none: push it first, or correct the address")]
-    Missing { what: String },
+    #[error("{what}: there is none{}: push it first, or correct the address", listed(tags))]
+    Missing { what: String, tags: Vec<String> },
     /// The step took too long.
     #[error("{what} was not done in {} s: the server is too slow", limit.as_secs())]
     TooSlow { what: &'static str, limit: Duration },
@@ -96,6 +97,18 @@ impl FleetError {
         )
     }
 
+    /// The same error with the address of the repository.
+    pub(crate) fn at(mut self, base: &Url) -> Self {
+        if let Self::Unreachable { what, .. }
+        | Self::Denied { what, .. }
+        | Self::Missing { what, .. }
+        | Self::TooLarge { what, .. } = &mut self
+        {
+            *what = format!("{what} at {base}");
+        }
+        self
+    }
+
     pub(crate) fn local(path: &Path, reason: impl Display) -> Self {
         Self::Local { path: path.to_owned(), reason: reason.to_string() }
     }
@@ -104,3 +117,22 @@ impl FleetError {
         Self::Profile { name: name.to_owned(), reason: reason.to_string() }
     }
 }
+
+/// The tags of channels, without those of single releases.
+fn listed(tags: &[String]) -> String {
+    let is_release = |tag: &&String| {
+        tag.rsplit_once('-').is_some_and(|(channel, serial)| {
+            serial.parse::<u64>().is_ok() && tags.iter().any(|tag| tag == channel)
+        })
+    };
+    let channels: Vec<_> = tags.iter().filter(|tag| !is_release(tag)).map(String::as_str).collect();
+    match channels.get(..MAX_LISTED) {
+        _ if channels.is_empty() => String::new(),
+        Some(first) => {
+            format!(" (the tags are {} and {} more)", first.join(", "), channels.len() - MAX_LISTED)
+        }
+        None => format!(" (the tags are {})", channels.join(", ")),
+    }
+}
+
+const MAX_LISTED: usize = 8;

@@ -11,10 +11,10 @@ use crate::folder::{Folder, Installed};
 use crate::keys::TrustedKeys;
 use crate::location::Location;
 use crate::manifest::{Manifest, RELEASE_TYPE};
+use crate::push::MISSES_TAG;
 use crate::registry::Tagged;
 use crate::release::Release;
 use crate::store::Store;
-use crate::wire::within;
 
 /// A channel, and the keys that its releases must be signed with.
 #[derive(Debug)]
@@ -75,13 +75,12 @@ impl Channel {
     ///
     /// [`FleetError`].
     pub async fn verify(&self) -> Result<Release, FleetError> {
-        within("the check", PULL_LIMIT, self.verify_now()).await
+        self.store.within("the check", PULL_LIMIT, self.verify_now()).await
     }
 
     async fn verify_now(&self) -> Result<Release, FleetError> {
         let found = self.find(self.location.tag(), None).await?;
-        let release =
-            found.ok_or_else(|| FleetError::Missing { what: self.location.to_string() })?.release;
+        let release = found.ok_or_else(|| self.missing())?.release;
         for file in release.all_files() {
             file.check(&self.store.blob(file.digest, file.size).await?)?;
         }
@@ -94,8 +93,16 @@ impl Channel {
         tag: &str,
         etag: Option<&str>,
     ) -> Result<Option<Found>, FleetError> {
-        let Tagged::Bytes(manifest, etag) = self.store.tagged(tag, etag).await? else {
-            return Ok(None);
+        let (manifest, etag) = match self.store.tagged(tag, etag).await {
+            Ok(Tagged::Bytes(manifest, etag)) => (manifest, etag),
+            Ok(Tagged::NotModified) => return Ok(None),
+            Err(FleetError::Missing { what, .. }) => {
+                // The tags are for the message alone.
+                let mut tags = self.store.tags().await.unwrap_or_default();
+                tags.retain(|tag| !tag.starts_with(MISSES_TAG));
+                return Err(FleetError::Missing { what, tags });
+            }
+            Err(error) => return Err(error),
         };
         let manifest = Manifest::parse(&manifest, RELEASE_TYPE)?;
         let statement = manifest.config.digest;
@@ -105,6 +112,10 @@ impl Channel {
         let signed = self.keys.verify(&bytes, manifest.signatures())?;
         let release = Release::parse(&signed, &self.name)?;
         Ok(Some(Found { release, statement, etag }))
+    }
+
+    fn missing(&self) -> FleetError {
+        FleetError::Missing { what: self.location.to_string(), tags: Vec::new() }
     }
 
     pub(crate) const fn store(&self) -> &Store {
@@ -127,7 +138,7 @@ impl Puller {
     ///
     /// [`FleetError`]. The folder then keeps its release.
     pub async fn pull(&self) -> Result<Pulled, FleetError> {
-        within("the pull", PULL_LIMIT, self.pull_now()).await
+        self.channel.store.within("the pull", PULL_LIMIT, self.pull_now()).await
     }
 
     async fn pull_now(&self) -> Result<Pulled, FleetError> {
@@ -143,8 +154,8 @@ impl Puller {
         let etag = installed.as_ref().filter(is_whole).and_then(|old| old.etag.as_deref());
         let Some(found) = self.channel.find(self.channel.location.tag(), etag).await? else {
             // Only with an ETag, and so with an installed release.
-            let missing = || FleetError::Missing { what: source.clone() };
-            return Ok(Pulled { is_new: false, installed: installed.ok_or_else(missing)? });
+            let installed = installed.ok_or_else(|| self.channel.missing())?;
+            return Ok(Pulled { is_new: false, installed });
         };
         let Found { release, statement, etag } = found;
         if let Some(old) = &installed {

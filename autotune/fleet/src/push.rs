@@ -13,7 +13,6 @@ use crate::pull::{Channel, Found};
 use crate::registry::Tagged;
 use crate::release::{ProfileFile, Release, Staged};
 use crate::store::Store;
-use crate::wire::within;
 
 /// What a push changes.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -45,7 +44,7 @@ impl Channel {
     ///
     /// [`FleetError`]. After [`FleetError::Forked`] another push has won.
     pub async fn push(&self, key: &SigningKey, change: Change) -> Result<Release, FleetError> {
-        within("the push", PUSH_LIMIT, self.push_now(key, change)).await
+        self.store().within("the push", PUSH_LIMIT, self.push_now(key, change)).await
     }
 
     async fn push_now(&self, key: &SigningKey, change: Change) -> Result<Release, FleetError> {
@@ -147,7 +146,7 @@ impl Store {
         let blobs = BTreeMap::from([(digest, text.as_bytes())]);
         let tag = format!("{MISSES_TAG}{id}");
         let tags = [tag.as_str()];
-        within("the push", PUSH_LIMIT, self.publish(&blobs, &manifest, &tags)).await?;
+        self.within("the push", PUSH_LIMIT, self.publish(&blobs, &manifest, &tags)).await?;
         Ok(shapes)
     }
 
@@ -178,7 +177,7 @@ impl Store {
                 str::from_utf8(&text).map_err(|error| FleetError::Manifest(error.to_string()))?;
             ParsedShapes::parse(text).map_err(|error| FleetError::profile(tag, &error))
         };
-        within("the misses of a node", MISSES_LIMIT, found).await
+        self.within("the misses of a node", MISSES_LIMIT, found).await
     }
 }
 
@@ -187,7 +186,7 @@ fn described(media_type: &str, bytes: &[u8]) -> Descriptor {
 }
 
 /// Starts the tags of misses.
-const MISSES_TAG: &str = "misses-";
+pub(crate) const MISSES_TAG: &str = "misses-";
 const PUSH_LIMIT: Duration = Duration::from_secs(600);
 const MISSES_LIMIT: Duration = Duration::from_secs(60);
 const MAX_MISSES_BYTES: u64 = 16 << 20;

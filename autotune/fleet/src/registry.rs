@@ -257,9 +257,22 @@ fn expect(
     response: HttpResponse,
     status: StatusCode,
 ) -> Result<HttpResponse, FleetError> {
-    if response.status() == status { Ok(response) } else { Err(refused(what, &response)) }
+    let kind = response.headers().get(CONTENT_TYPE).and_then(|kind| kind.to_str().ok());
+    let is_page = kind.is_some_and(|kind| kind.starts_with("text/html"));
+    match response.status().as_u16() {
+        // Servers in front of a registry may refuse in HTML.
+        found if is_page && !(401..=404).contains(&found) => Err(FleetError::Unreachable {
+            what: what.to_string(),
+            reason: format!("status {found} with {PAGE}"),
+            retry_after: None,
+        }),
+        found if found == status.as_u16() => Ok(response),
+        _ => Err(refused(what, &response)),
+    }
 }
 
+const PAGE: &str = "a page of HTML, so no registry has answered: correct the address, or HTTPS_PROXY and NO_PROXY if \\
+                    a proxy is between";
 const SCOPE: &str = "pull,push";
 const MAX_PAGES: u64 = 50;
 const MAX_TOKEN_BYTES: u64 = 64 << 10;

@@ -12,17 +12,23 @@ use object_store::http::HttpBuilder;
 use object_store::local::LocalFileSystem;
 use object_store::path::Path;
 use object_store::{GetOptions, ObjectStore, ObjectStoreExt, ObjectStoreScheme, RetryConfig};
+use tokio::time::timeout;
+use url::Url;
 
 use crate::digest::Digest;
 use crate::error::FleetError;
 use crate::location::Location;
 use crate::manifest::Manifest;
 use crate::registry::{Registry, Tagged};
-use crate::wire::{Network, collect, unreachable, within};
+use crate::wire::{Network, collect, unreachable};
 
 /// A repository of releases.
 #[derive(Debug)]
-pub struct Store(Kind);
+pub struct Store {
+    kind: Kind,
+    /// For messages.
+    base: Url,
+}
 
 #[derive(Debug)]
 enum Kind {
@@ -49,8 +55,8 @@ impl Store {
     pub fn on(network: Network, location: &Location) -> Result<Self, FleetError> {
         let base = &location.base;
         if let Some(is_plain) = location.registry() {
-            return Registry::new(network, base, is_plain)
-                .map(|registry| Self(Kind::Registry(registry)));
+            let kind = Kind::Registry(Registry::new(network, base, is_plain)?);
+            return Ok(Self { kind, base: base.clone() });
         }
         let invalid = |reason: String| FleetError::Address { url: location.to_string(), reason };
         let (scheme, path) =
@@ -77,12 +83,23 @@ impl Store {
         let store = store.map_err(|error| invalid(error.to_string()))?;
         // The HTTP store has the whole URL as its root.
         let root = if scheme == ObjectStoreScheme::Http { Path::default() } else { path };
-        Ok(Self(Kind::Objects(store, root)))
+        Ok(Self { kind: Kind::Objects(store, root), base: base.clone() })
+    }
+
+    /// A step, if it takes no longer than `limit`. Its error has this store's address.
+    pub(crate) async fn within<T>(
+        &self,
+        what: &'static str,
+        limit: Duration,
+        step: impl Future<Output = Result<T, FleetError>>,
+    ) -> Result<T, FleetError> {
+        let done = timeout(limit, step).await.unwrap_or(Err(FleetError::TooSlow { what, limit }));
+        done.map_err(|error| error.at(&self.base))
     }
 
     /// The manifest of a tag, unless its ETag is still this one.
     pub(crate) async fn tagged(&self, tag: &str, etag: Option<&str>) -> Result<Tagged, FleetError> {
-        match &self.0 {
+        match &self.kind {
             Kind::Registry(registry) => registry.tagged(tag, etag, MAX_MANIFEST_BYTES).await,
             Kind::Objects(store, root) => {
                 let path = root.clone().join("tags").join(tag);
@@ -101,7 +118,7 @@ impl Store {
 
     /// A blob of this size, whose digest is checked.
     pub(crate) async fn blob(&self, digest: Digest, size: u64) -> Result<Vec<u8>, FleetError> {
-        let bytes = match &self.0 {
+        let bytes = match &self.kind {
             Kind::Registry(registry) => registry.blob(digest, size).await?,
             Kind::Objects(store, root) => {
                 let found = store.get(&blob_path(root, digest)).await.map_err(failed(digest))?;
@@ -124,7 +141,7 @@ impl Store {
         tags: &[&str],
     ) -> Result<(), FleetError> {
         for (digest, bytes) in blobs {
-            match &self.0 {
+            match &self.kind {
                 Kind::Registry(registry) => registry.put_blob(*digest, bytes).await?,
                 Kind::Objects(store, root) => {
                     let put = store.put(&blob_path(root, *digest), bytes.to_vec().into()).await;
@@ -134,7 +151,7 @@ impl Store {
         }
         let manifest = manifest.to_json()?;
         for tag in tags {
-            match &self.0 {
+            match &self.kind {
                 Kind::Registry(registry) => registry.put_tag(tag, &manifest).await?,
                 Kind::Objects(store, root) => {
                     let put = store
@@ -153,11 +170,11 @@ impl Store {
     ///
     /// [`FleetError`].
     pub async fn tags(&self) -> Result<Vec<String>, FleetError> {
-        within("the list of tags", LIST_LIMIT, self.tags_now()).await
+        self.within("the list of tags", LIST_LIMIT, self.tags_now()).await
     }
 
     async fn tags_now(&self) -> Result<Vec<String>, FleetError> {
-        let mut tags = match &self.0 {
+        let mut tags = match &self.kind {
             Kind::Registry(registry) => registry.tags(MAX_LIST_BYTES).await?,
             Kind::Objects(store, root) => {
                 let folder = root.clone().join("tags");
@@ -185,7 +202,7 @@ fn blob_path(root: &Path, digest: Digest) -> Path {
 fn failed(what: impl core::fmt::Display) -> impl FnOnce(object_store::Error) -> FleetError {
     use object_store::Error;
     move |error| match error {
-        Error::NotFound { .. } => FleetError::Missing { what: what.to_string() },
+        Error::NotFound { .. } => FleetError::Missing { what: what.to_string(), tags: Vec::new() },
         Error::PermissionDenied { .. } => {
             FleetError::Denied { what: what.to_string(), status: 403 }
         }

@@ -2,6 +2,7 @@
 
 use core::fmt::Display;
 use core::time::Duration;
+use std::io;
 
 use bytes::Bytes;
 use futures_util::{Stream, StreamExt};
@@ -9,7 +10,6 @@ use http::header::RETRY_AFTER;
 use object_store::ClientOptions;
 use object_store::client::{HttpClient, HttpConnector};
 use reqwest::redirect::Policy;
-use tokio::time::timeout;
 use url::Url;
 
 use crate::error::FleetError;
@@ -74,19 +74,29 @@ impl HttpConnector for Network {
 }
 
 /// The error of a request without a response: the innermost cause says most.
-pub(crate) fn unreachable(what: impl Display, error: &dyn core::error::Error) -> FleetError {
+pub(crate) fn unreachable(
+    what: impl Display,
+    error: &(dyn core::error::Error + 'static),
+) -> FleetError {
     let mut cause = error;
     while let Some(inner) = cause.source() {
         cause = inner;
     }
-    FleetError::Unreachable { what: what.to_string(), reason: cause.to_string(), retry_after: None }
+    // An `io::Error` hides the error that it holds from `source`.
+    let held = cause.downcast_ref().and_then(io::Error::get_ref);
+    let tls = held.and_then(|held| held.downcast_ref()).or_else(|| cause.downcast_ref());
+    let reason = match tls {
+        Some(rustls::Error::InvalidMessage(_)) => WITHOUT_TLS.to_owned(),
+        _ => cause.to_string(),
+    };
+    FleetError::Unreachable { what: what.to_string(), reason, retry_after: None }
 }
 
 /// The error of a response by its status.
 pub(crate) fn refused<B>(what: impl Display, response: &http::Response<B>) -> FleetError {
     let what = what.to_string();
     match response.status().as_u16() {
-        404 => FleetError::Missing { what },
+        404 => FleetError::Missing { what, tags: Vec::new() },
         status @ (401 | 403) => FleetError::Denied { what, status },
         status => {
             let after = response
@@ -100,7 +110,7 @@ pub(crate) fn refused<B>(what: impl Display, response: &http::Response<B>) -> Fl
 }
 
 /// All bytes of a body, if they are at most `limit`.
-pub(crate) async fn collect<E: core::error::Error>(
+pub(crate) async fn collect<E: core::error::Error + 'static>(
     what: impl Display,
     mut body: impl Stream<Item = Result<Bytes, E>> + Unpin,
     limit: u64,
@@ -118,18 +128,10 @@ pub(crate) async fn collect<E: core::error::Error>(
     Ok(bytes)
 }
 
-/// A step, if it takes no longer than `limit`.
-pub(crate) async fn within<T>(
-    what: &'static str,
-    limit: Duration,
-    step: impl Future<Output = Result<T, FleetError>>,
-) -> Result<T, FleetError> {
-    timeout(limit, step).await.unwrap_or(Err(FleetError::TooSlow { what, limit }))
-}
-
 const CONNECT_LIMIT: Duration = Duration::from_secs(5);
 /// Between two parts of a response.
 const READ_LIMIT: Duration = Duration::from_secs(15);
 /// Registries send clients to the storage of blobs.
 pub(crate) const MAX_REDIRECTS: usize = 3;
+const WITHOUT_TLS: &str = "the server does not speak TLS: for a registry without it, write oci+http:// in place of oci://";
 pub(crate) const LEAVES_TLS: &str = "a redirect from https to another scheme";

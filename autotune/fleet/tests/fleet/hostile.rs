@@ -466,6 +466,14 @@ async fn redirects_end_and_only_the_registry_may_ask_for_credentials() {
     assert_eq!(paths.len(), 1);
 }
 
+#[tokio::test]
+async fn a_page_of_html_is_the_answer_of_no_registry() {
+    let (refused, _) = over_network(|_, _| "200 OK\r\nContent-Type: text/html".to_owned()).await;
+    let said = refused.to_string();
+    assert!(refused.is_offline() && said.contains("stable at oci+http://127.0.0.1:"), "{said}");
+    assert!(said.contains("a page of HTML, so no registry has answered"), "{said}");
+}
+
 fn names(folder: &Path) -> Vec<String> {
     let files =
         fs::read_dir(folder).unwrap().map(|file| file.unwrap().file_name().into_string().unwrap());
