@@ -51,13 +51,13 @@ pub trait BenchCase: Send {
     fn verify(&mut self) -> Result<f64, Error>;
 
     /// Overwrites the output, runs a prepared plan once, and compares the whole output with the
-    /// default's, which [`Self::verify`] checks first. Waits for the result.
+    /// default's, which [`Self::verify`] checks first. Waits for the result. Returns whether all bits are the same.
     ///
     /// # Errors
     ///
     /// [`ErrorKind::Mismatch`] if the difference exceeds the kernel's tolerance (any differing bit,
     /// if that is zero), and the errors of [`Self::launch`] and [`Self::verify`].
-    fn check(&mut self, handle: LaunchHandle) -> Result<(), Error>;
+    fn check(&mut self, handle: LaunchHandle) -> Result<bool, Error>;
 }
 
 /// Identifies a launch that a [`BenchCase`] has prepared.
@@ -191,7 +191,7 @@ impl<B: Backend> BenchCase for Case<B> {
         ))
     }
 
-    fn check(&mut self, LaunchHandle(number): LaunchHandle) -> Result<(), Error> {
+    fn check(&mut self, LaunchHandle(number): LaunchHandle) -> Result<bool, Error> {
         if number >= self.prepared.len() {
             return Err(unknown_handle(number));
         }
@@ -208,7 +208,7 @@ impl<B: Backend> BenchCase for Case<B> {
         let tolerance = self.backend.tensors().tolerance;
         let difference = self.backend.difference(B::plan(prepared).items(), golden)?;
         if difference.within(tolerance) {
-            return Ok(());
+            return Ok(difference.differing == 0);
         }
         Err(mismatch(&difference, tolerance))
     }

@@ -187,6 +187,15 @@ impl Problem {
         Ok(tensors.traffic(&self.sized, written.bytes()))
     }
 
+    /// The largest relative difference of an output that is right; 0 if all bits must be the same.
+    ///
+    /// # Errors
+    ///
+    /// As [`Self::traffic`].
+    pub fn tolerance(&self, device: &DeviceLimits) -> Result<f64, KernelError> {
+        Ok((self.entry().tensors)(&self.sized, device)?.tolerance)
+    }
+
     /// The problem on the device of `kernels`, launched on `stream`.
     ///
     /// Allocates the inputs and the output, and a copy of the output at the first check.

@@ -27,6 +27,9 @@ pub(crate) struct Measure {
     /// Fail while another process uses the device
     #[arg(long)]
     yields: bool,
+    /// Fail if a bit of an output differs from the default's
+    #[arg(long)]
+    same_bits: bool,
 }
 
 impl Measure {
@@ -38,6 +41,7 @@ impl Measure {
             DeviceSelection::Host | DeviceSelection::All => Target::host(&self.gpu)?,
         };
         let bench = LocalBench::new(Arc::new(target.guard()?), self.policy, self.yields)?;
+        let bench = bench.same_bits(self.same_bits);
         serve(|problem| {
             let invalid = |error: gridguard_problems::Error| {
                 MeasureFailure::new(FailureKind::Launch, error.to_string())
@@ -53,12 +57,13 @@ pub(crate) struct MeasuringProcess<'a> {
     target: &'a Target,
     /// Whether other processes have precedence.
     yields: bool,
+    pub(crate) same_bits: bool,
     remote: Option<(Policy, Remote)>,
 }
 
 impl<'a> MeasuringProcess<'a> {
-    pub(crate) const fn new(target: &'a Target, yields: bool) -> Self {
-        Self { target, yields, remote: None }
+    pub(crate) const fn new(target: &'a Target, yields: bool, same_bits: bool) -> Self {
+        Self { target, yields, same_bits, remote: None }
     }
 
     /// The process, with this problem open.
@@ -76,11 +81,12 @@ impl<'a> MeasuringProcess<'a> {
         let program = std::env::current_exe().map_err(CommandError::io("finding this program"))?;
         let device = self.target.ordinal.map_or("host".to_owned(), |ordinal| ordinal.to_string());
         let (gpu, policy) = (self.target.limits.name.clone(), policy.to_string());
-        let yields = self.yields.then_some("--yields");
+        let flags = [(self.yields, "--yields"), (self.same_bits, "--same-bits")];
+        let flags = flags.map(|(is_set, flag)| is_set.then_some(flag));
         let command = move || {
             let mut command = Command::new(&program);
             command.args(["measure", "--device", &device, "--gpu", &gpu, "--policy", &policy]);
-            command.args(yields);
+            command.args(flags.iter().flatten());
             command
         };
         Ok(Remote::spawn(command, problem.to_string(), Timeouts::default())?)

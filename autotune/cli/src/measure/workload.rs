@@ -18,6 +18,8 @@ use gridguard_problems::{BenchCase, Error, ErrorKind, LaunchHandle, LaunchSetup,
 struct BenchWorkload {
     case: Box<dyn BenchCase>,
     prepared: HashMap<(Candidate, Portion), LaunchHandle>,
+    /// Whether a candidate is wrong if a bit of its output differs from the default's.
+    same_bits: bool,
 }
 
 impl BenchWorkload {
@@ -58,7 +60,12 @@ impl Workload for BenchWorkload {
 
     fn check(&mut self, candidate: &Candidate) -> Measured<()> {
         let handle = self.handle(candidate, Portion::Sequence)?;
-        self.case.check(handle).map_err(failure)
+        let is_same = self.case.check(handle).map_err(failure)?;
+        if is_same || !self.same_bits {
+            return Ok(());
+        }
+        let message = "bits of the output differ from the default's";
+        Err(MeasureFailure::new(FailureKind::Mismatch, message))
     }
 }
 
@@ -88,6 +95,7 @@ pub(crate) struct LocalBench {
     policy: Policy,
     /// Whether the clock yields to other processes.
     yields: bool,
+    same_bits: bool,
 }
 
 impl LocalBench {
@@ -98,7 +106,12 @@ impl LocalBench {
             Compiler::find()?;
         }
         let kernels = guard.is_cuda().then(|| Kernels::new(Arc::clone(&guard)));
-        Ok(Self { guard, kernels, policy, yields })
+        Ok(Self { guard, kernels, policy, yields, same_bits: false })
+    }
+
+    /// Admits only candidates whose output has the same bits as the default's.
+    pub(crate) fn same_bits(self, same_bits: bool) -> Self {
+        Self { same_bits, ..self }
     }
 
     pub(crate) fn open(&self, problem: &Problem) -> Measured<Box<dyn Measurer>> {
@@ -107,7 +120,8 @@ impl LocalBench {
             (Some(kernels), Some(stream)) => problem.on_device(kernels, stream),
             _ => problem.on_host(&self.guard),
         };
-        let workload = BenchWorkload { case: case.map_err(failure)?, prepared: HashMap::new() };
+        let (case, prepared) = (case.map_err(failure)?, HashMap::new());
+        let workload = BenchWorkload { case, prepared, same_bits: self.same_bits };
         self.measurer(workload, stream)
     }
 

@@ -307,6 +307,11 @@ impl LookupReport<'_> {
             f,
             "tuned: {candidates} candidates, {failed} failed, {samples} samples{separator}{by}"
         )?;
+        match &*found.tolerance {
+            "" => {}
+            "0" => writeln!(f, "bits: the same as the default's")?,
+            some => writeln!(f, "bits: within {some} of the default's values, relative")?,
+        }
         if self.degraded {
             writeln!(f, "measured with another major version of the driver: may not be fastest")?;
         }

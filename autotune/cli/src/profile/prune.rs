@@ -78,9 +78,16 @@ impl Prune {
     fn prune(&self, document: &mut Document) -> Vec<Remark<Entry>> {
         let mut removed = Vec::new();
         let mut confirmed = Vec::new();
+        // Such an entry would no longer say that it measured the choice of its row.
+        let rows = document.decisions().to_vec();
+        let is_of_row = |entry: &Entry| {
+            let sizes: Vec<u64> = entry.shape.iter().map(|(_, size)| *size).collect();
+            let mut lists = rows.iter().filter(|list| list.key == entry.key);
+            lists.any(|list| list.row(&sizes).is_some_and(|row| !list.rows[row].is_default()))
+        };
         document.retain(|entry| {
             let mut reason = self.reason(entry);
-            if reason.is_none() && self.is_shortened(entry) {
+            if reason.is_none() && self.is_shortened(entry) && !is_of_row(entry) {
                 let Entry { key, shape, found, .. } = entry.clone();
                 confirmed.push(Entry::confirmed(key, shape, found.date));
                 reason = Some("the default is as fast, and stays confirmed".into());

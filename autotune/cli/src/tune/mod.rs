@@ -74,6 +74,9 @@ pub(crate) struct Tune {
         long, value_name = "GPU|FILE", num_args = 0..=1, default_missing_value = FAMILY, conflicts_with = "command"
     )]
     from: Option<String>,
+    /// Admit only candidates whose output has the same bits as the default's
+    #[arg(long, conflicts_with = "command")]
+    same_bits: bool,
     /// Also measure problems with an entry in the profile
     #[arg(long)]
     again: bool,
@@ -121,7 +124,7 @@ impl Tune {
         let reporter = Reporter::new(self.output.format, self.all, plot, wanted);
         let tasks_of = missing.into_iter().map(|tasks| Mutex::new(tasks.into_iter()));
         let queues: Vec<_> = groups.iter().zip(tasks_of).collect();
-        tune_all(&queues, self.idle, from.as_ref(), deadline, interrupt, &reporter)?;
+        tune_all(self, &queues, from.as_ref(), deadline, interrupt, &reporter)?;
 
         let tuned = reporter.finish();
         let ended = tuned.iter().filter(|one| one.has_failed() || one.is_complete()).count();
@@ -165,8 +168,8 @@ impl Tune {
 
 /// Tunes on all devices of all groups concurrently, on each device one problem after another.
 fn tune_all(
+    tune: &Tune,
     queues: &[(&DeviceGroup, Mutex<vec::IntoIter<Task>>)],
-    idle: bool,
     from: Option<&OtherProfile>,
     deadline: Option<Instant>,
     interrupt: &AtomicBool,
@@ -180,8 +183,11 @@ fn tune_all(
                 environment: target.environment()?,
                 group,
                 from,
-                shared: idle.then(|| SharedDevice::new(target, interrupt, deadline)).transpose()?,
-                process: MeasuringProcess::new(target, idle),
+                shared: tune
+                    .idle
+                    .then(|| SharedDevice::new(target, interrupt, deadline))
+                    .transpose()?,
+                process: MeasuringProcess::new(target, tune.idle, tune.same_bits),
                 reporter,
                 progress: reporter.bars.device(target.to_string()),
                 deadline,

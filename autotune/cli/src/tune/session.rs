@@ -98,7 +98,8 @@ impl Session<'_> {
         }
         let outcome = outcome?;
         if outcome.complete {
-            self.publish(&outcome.entry(key, task.problem.shape(), self.provenance()), &outcome)?;
+            let entry = outcome.entry(key, task.problem.shape(), self.provenance(task)?);
+            self.publish(&entry, &outcome)?;
             JournalFile::remove(&self.group.file, task);
         }
         Ok(SearchResult { outcome, largest_legal_chunk: space.largest_legal_chunk() })
@@ -157,8 +158,9 @@ impl Session<'_> {
             TaskProblem::Program(program) => format!("; {:?}", program.problem),
         };
         let from = self.from.map(|from| format!("; from {from}")).unwrap_or_default();
+        let bits = if self.process.same_bits { "; same bits" } else { "" };
         let subject = [
-            ("problem", format!("{task}; {key:?}{program}{from}")),
+            ("problem", format!("{task}; {key:?}{program}{from}{bits}")),
             ("device", format!("{device}, {:?}", self.target.identity)),
             ("driver", [driver].into_iter().chain(module_version()).collect::<Vec<_>>().join(", ")),
             ("compiler", compiler),
@@ -199,10 +201,19 @@ impl Session<'_> {
         Ok(())
     }
 
-    fn provenance(&self) -> Provenance {
+    fn provenance(&self, task: &Task) -> Result<Provenance, CommandError> {
         let Environment { driver, compiler, tuner } = self.environment.clone();
         let date = humantime::format_rfc3339_seconds(SystemTime::now()).to_string();
-        Provenance { date, driver, compiler, tuner, ..Provenance::default() }
+        let tolerance = match &task.problem {
+            TaskProblem::Kernel(_) if self.process.same_bits => "0".to_owned(),
+            TaskProblem::Kernel(problem) => match problem.tolerance(&self.target.limits)? {
+                0.0 => "0".to_owned(),
+                some => format!("{some:e}"),
+            },
+            // The program's own test decides.
+            TaskProblem::Program(_) => String::new(),
+        };
+        Ok(Provenance { date, driver, compiler, tuner, tolerance, ..Provenance::default() })
     }
 }
 

@@ -91,11 +91,25 @@ fn another_profiles_choices_are_the_only_candidates() {
         rows("other.ron").iter().map(|row| row["candidate"]["largest_chunk"].clone()).collect();
     assert_eq!((chunks.len(), chunks.contains(&100.into())), (2, true), "{chunks:?}");
     assert_eq!(rows("h200").len(), 1, "its profile confirms the default");
-    for (from, message) in
-        [("h3", "no GPU \"h3\" in the catalogue"), ("t4", "--from t4: there is no built-in profile")]
-    {
+    for (from, message) in [
+        ("h3", "no GPU \"h3\" in the catalogue"),
+        ("t4", "--from t4: there is no built-in profile"),
+    ] {
         tune_norms(folder.path(), &["300x8"], &format!("--from {from}")).exits(2).notes(message);
     }
+}
+
+#[test]
+fn an_entry_states_its_tolerance_or_that_the_bits_are_the_same() {
+    let folder = folder();
+    let tolerance = |more: &str| {
+        tune_norms(folder.path(), &["300x8"], more).exits(0);
+        parsed(&folder.path().join("p.ron")).entries()[0].found.tolerance.clone()
+    };
+    assert_eq!(tolerance(""), "1e-6");
+    assert_eq!(tolerance("--again --same-bits"), "0");
+    let args = "profile explain rms_norm 300x8 --dtype f32 --policy hot-eager --profile p.ron";
+    run(folder.path(), args).prints("bits: the same as the default's\n");
 }
 
 #[test]
