@@ -2,9 +2,9 @@
 // problem is one (item, head), and its number is item * heads + head.
 //
 // Contract of every attention kernel
-//   macros      ELEMENT. CAUSAL is 1 if a frame attends to no later frame. BIAS is 1 if there is a bias. STRIDED
-//               is 0 if tensors are contiguous and all problems share one bias. In kernels for a shape, FRAMES,
-//               KEYS and HEAD_DIM.
+//   macros      ELEMENT. CAUSAL is 1 if a frame attends to no later frame. BIAS is 1 if there is a bias,
+//               2 if it is a mask of bytes. STRIDED is 0 if tensors are contiguous and all problems share one bias. In
+//               kernels for a shape, FRAMES, KEYS and HEAD_DIM.
 //   layout      q and out are [items, heads, frames, head_dim], k and v [items, heads, keys, head_dim]. The bias
 //               is [frames, keys]. If STRIDED, it is [items, heads, frames, keys], and the first three axes of
 //               all tensors may have any strides. Rows are contiguous. Elements of out do not overlap.
@@ -25,8 +25,16 @@ struct Strides {
 #endif
 };
 
+// An element of the bias. A mask hides a key by 0.
+#if BIAS == 2
+typedef u8 BiasElement;
+__device__ inline Element bias_element(BiasElement x) { return narrow(x ? 0.f : __int_as_float(0xff800000)); }
+#else
+typedef Element BiasElement;
+__device__ inline Element bias_element(BiasElement x) { return x; }
+#endif
 #if BIAS
-#define BIAS_PARAMETER const Element *__restrict__ bias,
+#define BIAS_PARAMETER const BiasElement *__restrict__ bias,
 #define BIAS_ARGUMENT bias,
 #else
 #define BIAS_PARAMETER
@@ -47,7 +55,7 @@ struct Problem {
     Element *out;
     u64 q_stride, k_stride, v_stride, out_stride;
 #if BIAS
-    const Element *bias;
+    const BiasElement *bias;
     u64 bias_stride;
 #endif
 
@@ -107,7 +115,7 @@ __device__ inline float masked_score(float score, u32 row, u32 column, u32 frame
                                      const Problem problem) {
 #if BIAS
     if (row < frames && column < keys) {
-        score = score * scale + widen(problem.bias[row * problem.bias_stride + column]) * LOG2_E;
+        score = score * scale + widen(bias_element(problem.bias[row * problem.bias_stride + column])) * LOG2_E;
     }
 #endif
     const bool hidden = column >= keys || (CAUSAL && column > row);

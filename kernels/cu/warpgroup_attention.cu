@@ -139,8 +139,8 @@ struct Bias {
         for (u32 half = 0; half < 2; ++half) {
             const u32 row = min(first_row + half * 8 + threadIdx.x % WARP / 4, FRAMES - 1);
             const u32 first = first_column + threadIdx.x % 4 * 2;
-            const Element *at = problem.bias + row * problem.bias_stride + first;
-            const bool aligned = ((reinterpret_cast<u64>(problem.bias) / sizeof(Element)) | problem.bias_stride) % 2 == 0;
+            const BiasElement *at = problem.bias + row * problem.bias_stride + first;
+            const bool aligned = BIAS == 1 && ((reinterpret_cast<u64>(problem.bias) / sizeof(Element)) | problem.bias_stride) % 2 == 0;
 #pragma unroll
             for (u32 n = 0; n < COUNT; ++n) {
                 u32 &pair = pairs[n][half];
@@ -148,8 +148,8 @@ struct Bias {
                 if (aligned && KEYS % 2 == 0) {
                     if (first + n * 8 < KEYS) pair = *reinterpret_cast<const u32 *>(at + n * 8);
                 } else {
-                    if (first + n * 8 < KEYS) pair = at[n * 8];
-                    if (first + n * 8 + 1 < KEYS) pair |= u32(at[n * 8 + 1]) << 16;
+                    if (first + n * 8 < KEYS) pair = bias_element(at[n * 8]);
+                    if (first + n * 8 + 1 < KEYS) pair |= u32(bias_element(at[n * 8 + 1])) << 16;
                 }
             }
         }

@@ -138,6 +138,9 @@ fn check(attention: &TemporalAttention, device: &DeviceLimits) -> Result<(), Ker
     if !shape.has_equal_widths() {
         return Err(KernelError::Variant { variant: NAME, takes: EQUAL_WIDTHS });
     }
+    if attention.masked {
+        return Err(KernelError::Variant { variant: NAME, takes: "a bias, no boolean mask" });
+    }
     if shape.longest() > MAX_LONG_FRAMES || !shape.head_dim.is_multiple_of(elements) {
         let takes = "at most 512 frames and keys and a head dimension that is a multiple of 8, or of 4 in f32";
         return Err(KernelError::Variant { variant: NAME, takes });

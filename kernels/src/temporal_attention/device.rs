@@ -104,9 +104,9 @@ impl Prepared<TemporalAttention> {
     ///
     /// # Safety
     ///
-    /// `addresses` point to q, k, v and out, and to the bias if there is one. `tensors` describes this memory, which
-    /// has elements of the prepared type and is in the context of the guard. `stream` is a live stream of that
-    /// context. The memory lives until the launches have run. Until then, no other work writes it, or reads out. If
+    /// `addresses` point to q, k, v and out, and to the bias if there is one. `tensors` describes this memory, which has
+    /// elements of the prepared type, or bytes where it is a mask, and is in the context of the guard. `stream` is a live
+    /// stream of that context. The memory lives until the launches have run. Until then, no other work writes it, or reads out. If
     /// the stream is being captured, this also holds for the launches of the graph, and the caller keeps a clone of
     /// `self` for as long.
     ///
@@ -205,7 +205,8 @@ impl<O> Prepared<O> {
         for ((name, extent, dims), (_, length)) in form.named(extents()).zip(tensors()) {
             check(name, length, &extent, dims)?;
         }
-        form.check_launch(extents(), bias.is_some(), scale)?;
+        form.attention.check_bias(bias.is_some())?;
+        form.check_launch(extents(), scale)?;
         check_given(BIAS_GRADIENT, bias_gradient.is_some(), form.bias_gradient)?;
         let score_dims = form.attention.shape.score_dims();
         let bias_gradient =
@@ -257,24 +258,25 @@ impl<O> Prepared<O> {
         for (tensor, extent, dims) in form.named(extents()) {
             check_shape(tensor, &extent, dims)?;
         }
-        form.check_launch(extents(), tensors.bias.is_some(), scale)?;
+        check_given(BIAS, tensors.bias.is_some(), form.attention.biased)?;
+        form.check_launch(extents(), scale)?;
         check_given(BIAS_GRADIENT, bias_gradient.is_some(), form.bias_gradient)?;
 
         let bytes = form.attention.element.bytes();
         let strides = strides_of(extents());
         let mut args = RawArgs::new();
-        let mut add = |address, of_item: (u64, u64)| {
+        let mut add = |address, of_item: (u64, u64), bytes: u64| {
             let [stride, span] = <[u64; 2]>::from(of_item).map(|one| one.saturating_mul(bytes));
             args.items_within(address, stride, span, u64::MAX);
         };
         for (address, extent) in addresses.into_iter().zip(&tensors.extents) {
-            add(address, item_of(extent));
+            add(address, item_of(extent), bytes);
         }
         if let Some(address) = bias_gradient {
-            add(address, (form.scores_per_item(), form.scores_per_item()));
+            add(address, (form.scores_per_item(), form.scores_per_item()), bytes);
         }
         if let (Some(address), Some(extent)) = (bias, &tensors.bias) {
-            add(address, item_of(extent));
+            add(address, item_of(extent), if form.attention.masked { 1 } else { bytes });
         }
         args.length().constant(narrow(form.attention.shape.heads));
         if let Some(strides) = form.strides(&strides) {
@@ -332,11 +334,10 @@ impl Form<'_> {
         tensors.zip(extents).map(|((name, dims), extent)| (name, extent, dims))
     }
 
-    /// Checks strides, overlap within outputs, bias and scale of a launch.
+    /// Checks strides, overlap within outputs and scale of a launch.
     fn check_launch(
         &self,
         extents: impl Iterator<Item = Extent<4>>,
-        is_biased: bool,
         scale: f32,
     ) -> Result<(), KernelError> {
         for (tensor, extent, _) in self.named(extents) {
@@ -350,7 +351,7 @@ impl Form<'_> {
             let expected = "a finite number that is not negative";
             return Err(KernelError::Value { argument: "scale", given: scale, expected });
         }
-        self.attention.check_bias(is_biased)
+        Ok(())
     }
 
     /// Elements of the gradient of the bias for each item.

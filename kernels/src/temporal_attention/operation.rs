@@ -52,6 +52,8 @@ pub struct TemporalAttention {
     pub(super) element: ElementType,
     pub(super) causal: bool,
     pub(super) biased: bool,
+    /// Whether the bias is a boolean mask.
+    pub(super) masked: bool,
     pub(super) strided: bool,
     pub(super) variant: Variant,
     pub(super) parameters: LaunchParameters,
@@ -90,6 +92,7 @@ impl TemporalAttention {
             element,
             causal: false,
             biased: false,
+            masked: false,
             strided: false,
             variant,
             parameters: variant.default_parameters(&shape, element),
@@ -118,6 +121,12 @@ impl TemporalAttention {
         self
     }
 
+    /// As [`Self::with_bias`], with a boolean mask of bytes: 0 hides a key. Only launches by address take one.
+    pub const fn with_mask(mut self) -> Self {
+        (self.biased, self.masked) = (true, true);
+        self
+    }
+
     /// Allows any strides on the first three axes of tensors and bias, for example
     /// `[batch, frames, heads, head_dim]` with two axes swapped. Rows must be contiguous.
     pub const fn with_strides(mut self) -> Self {
@@ -127,7 +136,8 @@ impl TemporalAttention {
 
     /// The same without mask, bias and strides.
     pub const fn plain(mut self) -> Self {
-        (self.causal, self.biased, self.strided) = (false, false, false);
+        (self.causal, self.strided) = (false, false);
+        (self.biased, self.masked) = (false, false);
         self
     }
 
@@ -170,7 +180,7 @@ impl TemporalAttention {
         vec![
             ("ELEMENT", self.element.number()),
             ("CAUSAL", self.causal.into()),
-            ("BIAS", self.biased.into()),
+            ("BIAS", u64::from(self.biased) + u64::from(self.masked)),
             ("STRIDED", self.strided.into()),
         ]
     }
@@ -179,7 +189,12 @@ impl TemporalAttention {
     /// number of frames, and the head dimension of v if k has another.
     pub(super) fn described(&self, axis: Axis) -> String {
         let mut words = vec![if axis == Axis::X { "x" } else { "y" }];
-        let options = [("causal", self.causal), ("bias", self.biased), ("strided", self.strided)];
+        let options = [
+            ("causal", self.causal),
+            ("bias", self.biased),
+            ("mask", self.masked),
+            ("strided", self.strided),
+        ];
         words.extend(options.iter().filter(|(_, set)| *set).map(|(word, _)| *word));
         let Shape { frames, keys, value_dim, .. } = self.shape;
         let keys = (keys != frames).then(|| format!("keys={keys}"));
@@ -197,8 +212,12 @@ impl TemporalAttention {
         [frames, keys, head_dim].map(narrow).into_iter().take(count)
     }
 
-    /// Checks that a bias is given if and only if the operation has one.
+    /// Checks that a bias of the tensors' type is given if and only if the operation has one.
     pub(super) const fn check_bias(&self, is_given: bool) -> Result<(), KernelError> {
+        if self.masked {
+            let (given, expected) = ("given otherwise", "with a mask by its address");
+            return Err(KernelError::Argument { argument: "bias", given, expected });
+        }
         check_given("bias", is_given, self.biased)
     }
 }

@@ -85,6 +85,7 @@ fn attention_compiles_for_every_architecture_without_a_spill() {
                 if let Ok(attention) = TemporalAttention::new(shape, element, device) {
                     codes.push(code(&attention, device));
                     codes.push(code(&attention.with_bias().with_strides(), device));
+                    codes.push(code(&attention.with_mask().with_strides(), device));
                 }
             }
             if let Some(attention) = attention(16, 64, element, device) {
@@ -128,6 +129,7 @@ fn flash_and_general_attention_compile_for_every_architecture_without_a_spill() 
             let plain = plain.expect("takes all");
             codes.push(code(&plain, device));
             codes.push(code(&plain.causal().with_bias().with_strides(), device));
+            codes.push(code(&plain.with_mask().with_strides(), device));
             for (frames, keys, head_dim, value_dim) in FLASH_SHAPES {
                 let shape = Shape::new(100_000, 5, frames, head_dim).expect("legal");
                 let shape = shape.with_keys(keys).expect("legal");
@@ -137,6 +139,7 @@ fn flash_and_general_attention_compile_for_every_architecture_without_a_spill() 
                 {
                     codes.push(code(&attention, device));
                     codes.push(code(&attention.causal().with_bias().with_strides(), device));
+                    codes.push(code(&attention.with_mask(), device));
                 }
             }
         }
