@@ -76,9 +76,10 @@ def serve_uncommon(call: Call, types: tuple[type, ...] = PLAIN) -> Tensor | None
             _stats.count(reason, call[:3])
         return None
 
-    bias = None if mask is None else _bias(mask, query, key)
+    is_recorded = compiling or _launch.kernels.is_recorded()
+    bias = None if mask is None else _bias(mask, query, key, is_recorded or needs_grad)
     factor = 1.0 / math.sqrt(query.shape[-1]) if scale is None else float(scale)
-    if compiling or _launch.kernels.is_recorded():
+    if is_recorded:
         # The dispatcher traces and records the operator.
         return attention(query, key, value, bias, is_causal, factor, enable_gqa)
     options = (is_causal, factor, enable_gqa)
@@ -138,11 +139,11 @@ def _autocast(*tensors: Tensor | None) -> tuple[Tensor, Tensor, Tensor, Tensor |
     return tensors  # type: ignore[return-value]
 
 
-def _bias(mask: Tensor, query: Tensor, key: Tensor) -> Tensor:
-    """Return a mask as numbers to add to the scores, with contiguous rows."""
+def _bias(mask: Tensor, query: Tensor, key: Tensor, as_numbers: bool) -> Tensor:
+    """Return a mask with contiguous rows, booleans as numbers to add to the scores if wanted."""
     keys = key.shape[-2]
     mask = mask.expand(*mask.shape[:-1], keys)
-    if mask.dtype is torch.bool:
+    if as_numbers and mask.dtype is torch.bool:
         sizes = mask.shape
         if not _pytorch.is_compiling():
             # The bias of a repeated mask is as small as the mask.

@@ -88,11 +88,6 @@ def composite(call: Call) -> Tensor:
     return _composite(query, key, value, mask, dropout_p, is_causal, **keywords(scale, enable_gqa))
 
 
-def left(*call: Any) -> Tensor:
-    """Run PyTorch's operator on tensors that its kernels read in place. The native module calls it."""
-    return with_aligned_gradient(composite(call))  # type: ignore[arg-type]
-
-
 def is_compiling() -> bool:
     """Tell whether this call is traced into compiled code."""
     return torch.compiler.is_compiling() or thread.is_traced

@@ -4,15 +4,17 @@
 //! (`dispatch.rs`). The operators of `_operator.py`, for compiled code, try it first, and then call `submit`.
 
 pub(crate) mod call;
+mod group;
 mod mask;
 mod route;
 mod torch;
 
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use call::{Options, heads_of_group, submit, submit_backward};
+use call::{Options, submit, submit_backward};
 use gridguard_kernels::ElementType;
 use gridguard_kernels::temporal_attention::{MAX_HEAD_DIM, MAX_LONG_FRAMES};
+use group::heads_of_group;
 use pyo3::IntoPyObject;
 use pyo3::intern;
 use pyo3::prelude::*;
@@ -43,8 +45,9 @@ pub(crate) struct Attention {
 
 /// `apply` of the node that differentiates a call of `serve`.
 static RECORD: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
-/// PyTorch's operator, for calls that it computes faster.
-static LEFT: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
+/// PyTorch's operator as if we registered none, and what its gradients need.
+static COMPOSITE: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
+static ALIGNED: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
 
 #[pymethods]
 impl Attention {
@@ -216,15 +219,12 @@ impl Attention {
         if !self.torch.is_launched(tensors, bias, options, submit_backward)? {
             return Ok(None);
         }
-        self.backward.fetch_add(1, Ordering::Relaxed);
-        if heads.is_some() {
-            // With a type, autocast does not change it.
-            let options = PyDict::new(py);
-            options.set_item(intern!(py, "dtype"), query.getattr(intern!(py, "dtype"))?)?;
-            for gradient in [&mut dk, &mut dv] {
-                *gradient = gradient.call_method(intern!(py, "sum"), (-3,), Some(&options))?;
-            }
+        if let Some(heads) = heads {
+            let sums = self.torch.group_sums([&dk, &dv], [key, value], heads)?;
+            let Some(sums) = sums else { return Ok(None) };
+            [dk, dv] = sums;
         }
+        self.backward.fetch_add(1, Ordering::Relaxed);
         let mut wanted = needed.into_iter();
         Ok(Some([dq, dk, dv].map(|it| wanted.next().unwrap_or_default().then_some(it))))
     }
@@ -293,9 +293,21 @@ impl Attention {
             let counter = if has_dropout { &self.dropout } else { &self.slower };
             counter.fetch_add(1, Ordering::Relaxed);
             let Options { scale, causal, grouped, dropout } = options;
-            let call = (query, key, value, mask, dropout, causal, scale, grouped);
-            let left = LEFT.import(py, "gridguard._pytorch", "left")?;
-            return left.call1(call).map(Some);
+            let named = PyDict::new(py);
+            if let Some(scale) = scale {
+                named.set_item(intern!(py, "scale"), scale)?;
+            }
+            if grouped {
+                named.set_item(intern!(py, "enable_gqa"), true)?;
+            }
+            let composite = COMPOSITE.import(py, "gridguard._pytorch", "_composite")?;
+            let call = (query, key, value, mask, dropout, causal);
+            let out = composite.call(call, Some(&named))?;
+            if !differentiated {
+                return Ok(Some(out));
+            }
+            let aligned = ALIGNED.import(py, "gridguard._pytorch", "with_aligned_gradient")?;
+            return aligned.call1((out,)).map(Some);
         }
         let is_taken = sizes.rows <= MAX_LONG_FRAMES && sizes.width <= MAX_HEAD_DIM;
         let Ok(width) = u32::try_from(sizes.width) else { return Ok(None) };
@@ -305,7 +317,7 @@ impl Attention {
         let scale = options.scale.unwrap_or_else(|| 1.0 / f64::from(width).sqrt());
         let bias = match mask {
             None => None,
-            Some(mask) => match self.torch.bias(mask, query, key)? {
+            Some(mask) => match self.torch.bias(mask, query, key, differentiated)? {
                 Some(bias) if !options.causal => Some(bias),
                 _ => return Ok(None),
             },

@@ -14,7 +14,7 @@ use gridguard::Guard;
 use gridguard::cuda::{CudaError, CudaErrorKind};
 use gridguard::profile::{Layer, Layers, MissLog};
 use gridguard_kernels::residual_norm::ResidualNorm;
-use gridguard_kernels::temporal_attention::{AttentionBackward, TemporalAttention};
+use gridguard_kernels::temporal_attention::{AttentionBackward, GroupSum, TemporalAttention};
 use gridguard_kernels::{KernelError, Kernels, Prepared, TunedLaunch};
 use lru::LruCache;
 use once_cell::sync::OnceCell;
@@ -72,6 +72,7 @@ pub(crate) static BACKWARD: Launches<AttentionBackward, TunedLaunch<AttentionBac
     Launches::new(&RECENT_BACKWARD);
 pub(crate) static NORMS: Launches<ResidualNorm, Prepared<ResidualNorm>> =
     Launches::new(&RECENT_NORMS);
+pub(crate) static SUMS: Launches<GroupSum, Prepared<GroupSum>> = Launches::new(&RECENT_SUMS);
 /// How often the tables were emptied.
 static RESETS: AtomicU64 = AtomicU64::new(0);
 static CAPTURED: LazyLock<Mutex<HashMap<usize, Arc<dyn Send + Sync>>>> =
@@ -81,6 +82,7 @@ thread_local! {
     static RECENT_DEVICES: RefCell<Recent<usize, Arc<Device>>> = RefCell::default();
     static RECENT_LAUNCHES: RecentLaunches<TemporalAttention, TunedLaunch<TemporalAttention>> = RefCell::default();
     static RECENT_BACKWARD: RecentLaunches<AttentionBackward, TunedLaunch<AttentionBackward>> = RefCell::default();
+    static RECENT_SUMS: RecentLaunches<GroupSum, Prepared<GroupSum>> = RefCell::default();
     static RECENT_NORMS: RecentLaunches<ResidualNorm, Prepared<ResidualNorm>> = RefCell::default();
 }
 
@@ -111,6 +113,11 @@ fn open(ordinal: usize) -> Result<Arc<Device>, CudaError> {
 impl<O: Copy + Hash + Eq, P> Launches<O, P> {
     const fn new(of_thread: &'static LocalKey<RecentLaunches<O, P>>) -> Self {
         Self { all: LazyLock::new(|| Mutex::new(LruCache::new(MAX_LAUNCHES))), of_thread }
+    }
+
+    /// Empties the table of the process.
+    fn take(&self) -> Table<O, P> {
+        core::mem::replace(&mut *self.all.lock(), LruCache::new(MAX_LAUNCHES))
     }
 
     /// The launch of a key, prepared or not. The table is not locked while a kernel is compiled.
@@ -159,12 +166,10 @@ pub(crate) fn may_pass(error: &KernelError) -> bool {
 pub(crate) fn reset() {
     // Dropped after the locks are released: unloading code takes time.
     let devices = core::mem::take(&mut *DEVICES.lock());
-    let launches = core::mem::replace(&mut *LAUNCHES.all.lock(), LruCache::new(MAX_LAUNCHES));
-    let backward = core::mem::replace(&mut *BACKWARD.all.lock(), LruCache::new(MAX_LAUNCHES));
-    let norms = core::mem::replace(&mut *NORMS.all.lock(), LruCache::new(MAX_LAUNCHES));
+    let launches = (LAUNCHES.take(), BACKWARD.take(), SUMS.take(), NORMS.take());
     // Each thread then forgets what it took from the tables before.
     RESETS.fetch_add(1, Ordering::Release);
-    drop((devices, launches, backward, norms));
+    drop((devices, launches));
 }
 
 /// Keeps code loaded until the process ends, because a graph captured its launch.

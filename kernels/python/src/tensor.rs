@@ -21,6 +21,7 @@ pub(crate) enum Reader {
         torch: Py<PyAny>,
         /// The supported `torch.dtype` objects.
         dtypes: [(Py<PyAny>, ElementType); 3],
+        boolean: Py<PyAny>,
     },
 }
 
@@ -36,6 +37,8 @@ pub(crate) struct View<'a> {
     pub(crate) device: Device,
     /// The type of the elements; `None` if the kernels do not support it.
     pub(crate) element: Option<ElementType>,
+    /// Whether the elements are booleans, of a byte each.
+    pub(crate) is_boolean: bool,
     pub(crate) dims: Cow<'a, [u64]>,
     strides: Cow<'a, [u64]>,
 }
@@ -67,6 +70,7 @@ impl Reader {
                 dtype("bfloat16", ElementType::Bf16)?,
                 dtype("float32", ElementType::F32)?,
             ],
+            boolean: torch.getattr("bool")?.unbind(),
         })
     }
 
@@ -78,7 +82,7 @@ impl Reader {
     pub(crate) fn view<'a>(&self, tensor: &'a Bound<'_, PyAny>) -> PyResult<View<'a>> {
         match self {
             Self::Dlpack(exchange) => exchange.view(tensor),
-            Self::Attributes { dtypes, .. } => by_attributes(tensor, dtypes),
+            Self::Attributes { dtypes, boolean, .. } => by_attributes(tensor, dtypes, boolean),
         }
     }
 
@@ -132,6 +136,7 @@ impl Exchange {
             address: address.saturating_add(found.byte_offset),
             device: found.device,
             element: found.dtype.element(),
+            is_boolean: found.dtype.is_boolean(),
             dims: Cow::Borrowed(dims),
             strides: Cow::Borrowed(strides),
         })
@@ -180,6 +185,7 @@ impl View<'_> {
 fn by_attributes<'a>(
     tensor: &Bound<'_, PyAny>,
     dtypes: &[(Py<PyAny>, ElementType); 3],
+    boolean: &Py<PyAny>,
 ) -> PyResult<View<'a>> {
     let py = tensor.py();
     let kind = if tensor.getattr(intern!(py, "is_cuda"))?.is_truthy()? {
@@ -196,6 +202,7 @@ fn by_attributes<'a>(
         address: tensor.call_method0(intern!(py, "data_ptr"))?.extract()?,
         device: Device { kind, ordinal },
         element,
+        is_boolean: dtype.is(boolean),
         dims: Cow::Owned(tensor.getattr(intern!(py, "shape"))?.extract()?),
         strides: Cow::Owned(tensor.call_method0(intern!(py, "stride"))?.extract()?),
     })
@@ -229,6 +236,11 @@ struct DlDataType {
 }
 
 impl DlDataType {
+    fn is_boolean(&self) -> bool {
+        const BOOL: u8 = 6;
+        (self.code, self.bits, self.lanes) == (BOOL, 8, 1)
+    }
+
     fn element(&self) -> Option<ElementType> {
         const FLOAT: u8 = 2;
         const BFLOAT: u8 = 4;

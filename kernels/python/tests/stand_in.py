@@ -26,11 +26,16 @@ def compute(tensors, scale, is_causal, dtype):
     if Refusing.gradients and len(tensors) > 6:
         raise _native.UnavailableError
 
-    def tensor(address, sizes, strides):
+    def tensor(address, sizes, strides, is_mask=False):
+        kind = torch.bool if is_mask else DTYPES[dtype]
         elements = 1 + sum((size - 1) * stride for size, stride in zip(sizes, strides))
-        memory = (ctypes.c_char * (elements * DTYPES[dtype].itemsize)).from_address(address)
-        return torch.frombuffer(memory, dtype=DTYPES[dtype]).as_strided(sizes, strides)
+        memory = (ctypes.c_char * (elements * kind.itemsize)).from_address(address)
+        return torch.frombuffer(memory, dtype=kind).as_strided(sizes, strides)
 
+    if len(tensors) == 2:
+        parts, out = (tensor(*one) for one in tensors)
+        out.copy_(parts.sum(1))
+        return
     query, key, value, *others = (tensor(*one) for one in tensors)
     options = {"is_causal": is_causal, "scale": scale}
     if len(others) <= 2:

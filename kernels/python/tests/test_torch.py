@@ -150,7 +150,7 @@ def test_a_boolean_mask_is_converted_in_one_pass_of_its_own_size(sizes):
     query, key, mask = torch.randn(12, 5, 7, 8), torch.randn(12, 5, 7, 8), torch.randn(sizes) > 0
     for given in (mask, mask[:1, :1].expand(12, 5, 7, 7)):
         with Elements() as counted:
-            bias = _attention._bias(given, query, key)
+            bias = _attention._bias(given, query, key, True)
         own = mask.numel() if given is mask else 49
         assert counted.sizes == [own]
         assert bias.shape == given.shape and torch.equal(bias == 0, given) and bias.dtype is query.dtype
@@ -181,7 +181,9 @@ def test_common_calls_take_the_native_path(on_cpu, mask):
     if mask is not None and not mask.is_floating_point():
         # A memory without versions, as kernels that PyTorch does not know write it.
         mask.data[:, :1][..., :1, :].logical_not_()
-        torch.testing.assert_close(attention(*tensors, mask), PYTORCH(*tensors, mask))
+        for is_grad_enabled in (True, False):
+            with torch.set_grad_enabled(is_grad_enabled):
+                torch.testing.assert_close(attention(*tensors, mask), PYTORCH(*tensors, mask))
         with pytest.raises(RuntimeError, match="match|size"):
             attention(*tensors, mask.new_ones(1, 1, 16).expand(3, 16, 16))
 
@@ -450,7 +452,7 @@ def test_unavailable_kernels_are_reported_once(monkeypatch):
 
 def test_every_reason_is_documented():
     root = Path(__file__).parents[3]
-    sources = ("python/src/attention.rs", "python/gridguard/_attention.py", "python/gridguard/_operator.py")
+    sources = ("python/src/attention/call.rs", "python/gridguard/_attention.py", "python/gridguard/_operator.py")
     written = r'(?:Err\(|Some\(|return (?:\[\], )?|\n +reason = |count\()"([a-z ]+)"'
     found = {reason for source in sources for reason in re.findall(written, (root / "kernels" / source).read_text())}
     assert {"device", "dropout", "first call during capture", "memory", "transform"} <= found

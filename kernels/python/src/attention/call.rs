@@ -14,17 +14,19 @@ use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::types::{PyBool, PyFloat, PyInt};
 
+use super::group::group_heads;
 use super::torch::Torch;
 use crate::border::{Reason, attention_of};
 use crate::error::{UnavailableError, failed, unavailable};
 use crate::launches::{self, BACKWARD, LAUNCHES, Launch, Launches};
-use crate::tensor::View;
 
 /// A call with q, k, v and out, or of the gradients with q, k, v, grad, dq, dk and dv.
 pub(super) struct Call<const N: usize> {
     folded: Folded<N>,
     addresses: [u64; N],
     bias: Option<u64>,
+    /// Whether the bias is a boolean mask.
+    masked: bool,
     bias_gradient: Option<u64>,
     scale: f32,
     causal: bool,
@@ -110,16 +112,23 @@ impl Torch {
             let extents = call.folded.extents.into_iter().chain(call.folded.bias).chain([scores]);
             let tensors: Vec<_> = addresses
                 .zip(extents)
-                .map(|(at, extent)| (at, extent.dims, extent.strides))
+                .enumerate()
+                .map(|(at, (address, it))| (address, it.dims, it.strides, call.masked && at == N))
                 .collect();
             stand_in.call1(py, (tensors, call.scale, call.causal, call.element.name()))?;
             return Ok(None);
         }
-        let stream = self.reader.stream(py, call.device)?;
+        let target = self.target(py, call.device, may_load)?;
+        // Other threads may run: compiling takes a second, and a full stream blocks.
+        py.detach(|| submit(&call, &target))
+    }
+
+    /// PyTorch's current stream on a device.
+    pub(super) fn target(&self, py: Python<'_>, device: i32, may_load: bool) -> PyResult<Target> {
+        let stream = self.reader.stream(py, device)?;
         let capturing = intern!(py, "_cuda_isCurrentStreamCapturing");
         let capturing = self.module.call_method0(py, capturing)?.is_truthy(py)?;
-        // Other threads may run: compiling takes a second, and a full stream blocks.
-        py.detach(|| submit(&call, &Target { stream, capturing, may_load }))
+        Ok(Target { stream, capturing, may_load })
     }
 
     /// The launch of these tensors, or why the kernels do not serve it.
@@ -136,15 +145,8 @@ impl Torch {
         }
         let ([mut bias, bias_gradient], mut tensors) =
             (of_bias.map(Option::flatten), tensors.map(Option::unwrap_or_default));
-        if let (true, Some(heads)) = (N == 7 && grouped, heads_of_group(&tensors)) {
-            // The gradients of key and value have an axis of heads already.
-            for (at, view) in tensors.iter_mut().enumerate().take(5) {
-                view.group(heads, matches!(at, 1 | 2)).ok_or("shape")?;
-            }
-            if let Some(bias) = bias.as_mut().filter(|bias| bias.dims.len() > 2) {
-                let is_shared = bias.dims.iter().rev().nth(2) == Some(&1);
-                bias.group(if is_shared { 1 } else { heads }, is_shared).ok_or("shape")?;
-            }
+        if N == 7 && grouped {
+            group_heads(&mut tensors, bias.as_mut()).ok_or("shape")?;
         }
         let Some(q) = tensors.first() else { return Err("shape") };
         let all = || tensors.iter().chain(&bias).chain(&bias_gradient);
@@ -152,7 +154,9 @@ impl Torch {
             return Err("device");
         }
         let Some(element) = q.element else { return Err("dtype") };
-        if all().any(|tensor| tensor.element != q.element) {
+        let masked = bias.as_ref().is_some_and(|bias| bias.is_boolean);
+        let numbers = tensors.iter().chain(bias.as_ref().filter(|_| !masked)).chain(&bias_gradient);
+        if numbers.map(|tensor| tensor.element).any(|other| other != Some(element)) {
             return Err("dtype");
         }
         let views = tensors.each_ref().map(|tensor| tensor.strided());
@@ -180,7 +184,7 @@ impl Torch {
         let addresses = tensors.each_ref().map(|tensor| tensor.address);
         let [bias, bias_gradient] = [bias, bias_gradient].map(|it| it.map(|it| it.address));
         let device = q.device.ordinal;
-        Ok(Call { folded, addresses, bias, bias_gradient, scale, causal, element, device })
+        Ok(Call { folded, addresses, bias, masked, bias_gradient, scale, causal, element, device })
     }
 }
 
@@ -229,7 +233,10 @@ fn forward<const N: usize>(
     let device = usize::try_from(call.device).unwrap_or_default();
     let kernels = launches::kernels(device).map_err(unavailable)?;
     let found = attention_of(call.folded.shape, call.element, kernels.guard().limits());
-    let of_call = |attention| (device, kernels, call.folded.options(attention, call.causal));
+    let of_call = |attention| {
+        let attention = call.folded.options(attention, call.causal);
+        (device, kernels, if call.masked { attention.with_mask() } else { attention })
+    };
     Ok(found.map_err(unavailable)?.map(of_call))
 }
 
@@ -267,13 +274,6 @@ pub(crate) fn submit_prepared<O: Copy + Hash + Eq, P: Send + Sync + 'static>(
         }
         Err(error) => Err(failed(error)),
     }
-}
-
-/// How many heads of the query have one head of the key, if that is more than one.
-pub(super) fn heads_of_group(tensors: &[View<'_>]) -> Option<u64> {
-    let [of_query, of_key] = [0, 1].map(|at| tensors.get(at)?.dims.iter().rev().nth(2).copied());
-    let heads = of_query?.checked_div(of_key?)?;
-    (heads > 1 && Some(of_key? * heads) == of_query).then_some(heads)
 }
 
 /// The value of a `bool`, not of a subclass.

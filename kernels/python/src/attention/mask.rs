@@ -7,18 +7,19 @@ use pyo3::types::PyDict;
 use super::torch::Torch;
 
 impl Torch {
-    /// A mask of a common call as numbers to add to the scores. `None` for a mask that is not common.
+    /// A mask of a common call as the kernels read it; as numbers to add to the scores if the call is `differentiated`.
+    /// `None` for a mask that is not common.
     ///
-    /// A boolean mask is converted in each call: kernels that PyTorch does not know, and replays of graphs, change
-    /// memory without a trace.
+    /// Nothing is kept for a later call: kernels that PyTorch does not know, and replays of graphs, change masks without a
+    /// trace. The backward pass reads a copy, because a program may change its mask before, as with PyTorch.
     pub(super) fn bias<'py>(
         &self,
         mask: &Bound<'py, PyAny>,
         query: &Bound<'py, PyAny>,
         key: &Bound<'py, PyAny>,
+        differentiated: bool,
     ) -> PyResult<Option<Bound<'py, PyAny>>> {
         let py = mask.py();
-        let is_boolean = mask.getattr(intern!(py, "dtype"))?.is(&self.boolean);
         let views = [mask, query, key].map(|tensor| self.reader.view(tensor));
         let [Ok(view), Ok(of_query), Ok(of_key)] = views else { return Ok(None) };
         let (dims, strides) = (&view.dims, view.strided().strides);
@@ -33,7 +34,7 @@ impl Torch {
         {
             return Ok(None);
         }
-        if !is_boolean {
+        if !view.is_boolean || (!differentiated && strides.last() == Some(&1)) {
             return Ok(Some(mask.clone()));
         }
         // The bias of a repeated mask is as small as the mask.

@@ -17,9 +17,7 @@ pub(crate) struct Torch {
     /// `torch._C`.
     pub(super) module: Py<PyAny>,
     pub(super) empty_like: Py<PyAny>,
-    /// `torch.log`, and the type `torch.bool` of masks.
     pub(super) log: Py<PyAny>,
-    pub(super) boolean: Py<PyAny>,
     pub(super) state: State,
     #[cfg(feature = "stand-in")]
     pub(super) stand_in: std::sync::OnceLock<(Py<PyAny>, Borders)>,
@@ -36,7 +34,6 @@ impl Torch {
             module: torch.getattr("_C")?.unbind(),
             empty_like: torch.getattr("empty_like")?.unbind(),
             log: torch.getattr("log")?.unbind(),
-            boolean: torch.getattr("bool")?.unbind(),
             state: State::new(torch)?,
             #[cfg(feature = "stand-in")]
             stand_in: std::sync::OnceLock::new(),
