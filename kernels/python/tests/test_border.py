@@ -9,6 +9,8 @@ from pathlib import Path
 import pytest
 import torch
 from stand_in import compute, qkv, serve_on_cpu
+from torch.testing._internal.distributed.fake_pg import FakeStore
+from torch.utils.checkpoint import checkpoint
 
 import gridguard.torch as ours
 from gridguard import _launch, _measure, _native
@@ -117,6 +119,19 @@ def test_nothing_is_kept_if_it_is_no_time_to_measure_or_a_measurement_fails(meas
     call(*qkv(1, 1, 1000, 8))
     ours.install()
     call(*tensors)
+
+
+def test_nothing_is_measured_in_a_job_and_no_checkpoint_sees_a_measurement(measuring):
+    tensors, (kernels, path) = qkv(1, 2, 100, 64, requires_grad=True), measuring
+    torch.distributed.init_process_group("fake", store=FakeStore(), rank=0, world_size=2)
+    try:
+        call(*tensors)
+    finally:
+        torch.distributed.destroy_process_group()
+    assert not path.exists() and not kernels.measures
+    kernels.measures = True
+    checkpoint(lambda *inputs: call(*inputs).sin(), *tensors, use_reentrant=False).sum().backward()
+    assert "attention_choice" in path.read_text()
 
 
 def test_threads_get_one_answer(measuring, monkeypatch):
