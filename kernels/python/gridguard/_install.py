@@ -194,5 +194,5 @@ def _is_compiled() -> bool:
     return (
         guards.CompileContext.try_get() is not None
         and guards.TracingContext.try_get() is not None
-        and not torch.compiler.is_compiling()
+        and not getattr(torch.compiler, "_is_exporting_flag", torch.compiler.is_compiling())
     )

@@ -73,7 +73,8 @@ def keywords(scale: float | None, enable_gqa: bool) -> dict[str, Any]:
 
 def unserved(*arguments: Any, **options: Any) -> Any:
     """Call PyTorch's function, and keep its operator from being served by the kernels."""
-    if torch.compiler.is_compiling() or thread.is_unserved:
+    # PyTorch 2.15 also compiles where the dispatcher calls us, which would call us again.
+    if torch.compiler.is_dynamo_compiling() or thread.is_unserved:
         return function(*arguments, **options)
     thread.is_unserved = True
     try:
