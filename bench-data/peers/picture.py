@@ -14,10 +14,10 @@ STEPS = (100, 200, 250, 500, 1000, 2000, 2500, 5000, 10_000)
 
 def bars(title, subtitle, unit, series, mark, remark, line, sections):
     """Draw horizontal bars, one group for each row."""
-    # sections: (heading, rows). A row is {"label", "values" in the order of `series`, "mark", "remark"}, with None for
-    # missing values. `mark` and `remark` are the legends of those columns. `line` is (name, value) of a line across all rows.
+    # sections: (heading, rows). A row is {"label", "values" in the order of `series`, "mark", "remark"}. A value is a number,
+    # or says why there is none. `mark` and `remark` are the legends of those columns. `line` is (name, value) of a line across all rows.
     rows = [row for _, rows in sections for row in rows]
-    figures = [value for row in rows for value in (*row["values"], row["mark"]) if value]
+    figures = [value for row in rows for value in (*row["values"], row["mark"] or 0) if not isinstance(value, str)]
     line_name, line_value = line
     most = max([*figures, line_value or 0, 1]) * 1.04
     step = next((step for step in STEPS if most / step <= 8), STEPS[-1])
@@ -60,10 +60,10 @@ def drawn(row, y, x, count):
     out = [text(LEFT - 10, middle, row["label"], 12, INK, "end")]
     for place, value in enumerate(row["values"]):
         top = y + place * BAR
-        if value:
-            out.append(rect(LEFT, top, x(value) - LEFT, BAR - 1, COLOURS[place], f"{value:,.0f}"))
+        if isinstance(value, str):
+            out.append(text(LEFT + 4, top + BAR - 1, value, 7.5, FAINT))
         else:
-            out.append(text(LEFT + 4, top + BAR - 1, "none within tolerance", 7.5, FAINT))
+            out.append(rect(LEFT, top, x(value) - LEFT, BAR - 1, COLOURS[place], f"{value:,.0f}"))
     if row["mark"]:
         out.append(f'<line x1="{x(row["mark"]):.1f}" y1="{y - 2}" x2="{x(row["mark"]):.1f}" '
                    f'y2="{y + count * BAR + 1}" stroke="{INK}" stroke-width="2"/>')
