@@ -107,7 +107,6 @@ tune_all() {
     # The profile gets the name of the device.
     (cd "$2" && mkdir -p profiles && "$gridguard" tune --device 0 --profile profiles/ &&
         "$gridguard" profile prune profiles/*.ron --defaults)
-    rm -f "$2"/profiles/*.lock
 }
 
 # Tunes the transformer block within a budget, and runs it as tuned.
@@ -116,7 +115,6 @@ tune_block() {
     program=$(realpath "$1/temporal_block")
     # From within the folder, so that the output names no path of the machine.
     (cd "$2" && "$program" --memory "$3" --in-flight 3 --tune block.ron --chart "block-$3.svg")
-    rm -f "$2/block.ron.lock"
 }
 
 # Tunes with every policy and objective, then checks the profile.
@@ -133,7 +131,7 @@ tune_options() {
     "$gridguard" profile explain softmax 1200000x128 --device 0 --objective latency:60us --profile "$profile"
     "$gridguard" profile explain temporal_attention 15360x5x16x64 --device 0
     "$gridguard" doctor --torch
-    rm -f "$profile" "$profile.lock"
+    rm -f "$profile"
 }
 
 # candle's argsort of 32,000 columns is refused by the driver, and right with a guard. Its product of experts of

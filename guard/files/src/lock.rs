@@ -2,7 +2,7 @@
 
 use std::fs::{File, OpenOptions, TryLockError};
 use std::io::{self, ErrorKind, Read, Seek, Write};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::mpsc;
 use std::thread;
 use std::time::{Duration, Instant, SystemTime};
@@ -10,13 +10,15 @@ use std::time::{Duration, Instant, SystemTime};
 use crate::kind::open_regular;
 use crate::publish::{PublishError, failed};
 
-/// A lock file that this process holds. Dropping it, or the end of the process, releases the lock.
+/// A lock file that this process holds. Dropping it releases the lock and deletes the file; the end of the process
+/// only releases the lock.
 ///
-/// The file names its holder, if the holder can write to it, and remains when the lock is released. Deleting
-/// it releases the lock too. A file with other contents is locked, but not overwritten.
+/// The file names its holder, if the holder can write to it. Deleting it releases the lock too. A file with other
+/// contents is locked, but neither overwritten nor deleted.
 #[derive(Debug)]
 pub struct FileLock {
     file: File,
+    path: PathBuf,
     /// Whether the file may be overwritten: it was empty or named a holder.
     is_named: bool,
 }
@@ -46,11 +48,15 @@ impl FileLock {
             let left = patience.saturating_sub(start.elapsed());
             let is_locked = try_lock(&file).map_err(failed("locking"))?
                 || wait_for_lock(&file, left).map_err(failed("locking"))?;
-            // A file that its holder has deleted is no lock.
-            if is_locked && is_at(&file, path) {
+            // A file that its holder has deleted is no lock: the next holder has made another one.
+            if is_locked && !is_at(&file, path) {
+                continue;
+            }
+            if is_locked {
                 let is_own =
                     |start: Vec<u8>| start.is_empty() || start.starts_with(HOLDER.as_bytes());
-                let mut lock = Self { is_named: start_of(&mut file).is_ok_and(is_own), file };
+                let is_named = start_of(&mut file).is_ok_and(is_own);
+                let mut lock = Self { file, path: path.to_owned(), is_named };
                 // The name is only information: the disk may be full.
                 let _ = lock.write_holder();
                 return Ok(lock);
@@ -81,9 +87,14 @@ impl FileLock {
 
 impl Drop for FileLock {
     fn drop(&mut self) {
+        if !self.is_named {
+            return;
+        }
         // Until the next holder has written its name, the file would name this process.
-        if self.is_named {
-            let _ = self.file.set_len(0);
+        let _ = self.file.set_len(0);
+        // Where `is_at` cannot tell, a process that waits for this file would hold a deleted one.
+        if cfg!(unix) && is_at(&self.file, &self.path) {
+            let _ = std::fs::remove_file(&self.path);
         }
     }
 }
@@ -197,7 +208,7 @@ mod tests {
         let process = format!("process {} on ", std::process::id());
         assert!(holder.starts_with(&process) && holder.contains(" since 20"), "{holder}");
         drop(lock);
-        assert_eq!(std::fs::read(&path).expect("it remains"), b"");
+        assert_eq!(path.exists(), cfg!(not(unix)));
         FileLock::acquire(&path, Duration::ZERO).expect("free again");
     }
 
@@ -253,7 +264,6 @@ mod tests {
         let lock = FileLock::acquire(&path, Duration::ZERO).expect("free");
         let late = open(&path).expect("opened");
         assert!(is_at(&late, &path));
-        std::fs::remove_file(&path).expect("deleted");
         drop(lock);
         assert!(try_lock(&late).expect("a lock, but of no file"));
         assert!(!is_at(&late, &path));
@@ -262,16 +272,19 @@ mod tests {
     }
 
     #[test]
-    fn a_waiting_process_gets_the_lock_when_it_is_released() {
+    fn waiting_processes_get_the_lock_one_after_another() {
         let folder = tempfile::tempdir().expect("a folder");
         let path = folder.path().join("p.lock");
         let lock = FileLock::acquire(&path, Duration::ZERO).expect("free");
         thread::scope(|scope| {
-            let waiting = scope.spawn(|| FileLock::acquire(&path, Duration::MAX).map(drop));
+            let wait = || FileLock::acquire(&path, Duration::MAX).map(drop);
+            let waiting = [scope.spawn(wait), scope.spawn(wait)];
             thread::sleep(Duration::from_millis(50));
-            assert!(!waiting.is_finished());
+            assert!(!waiting.iter().any(thread::ScopedJoinHandle::is_finished));
             drop(lock);
-            waiting.join().expect("no panic").expect("the lock");
+            for waiting in waiting {
+                waiting.join().expect("no panic").expect("the lock");
+            }
         });
     }
 }

@@ -81,7 +81,6 @@ impl JournalFile {
             if is_own && let Ok(_held) = FileLock::acquire(&lock, Duration::ZERO) {
                 // A remaining journal does no harm.
                 let _ = fs::remove_file(path.with_extension(JOURNAL));
-                let _ = fs::remove_file(lock);
             }
         }
         // This fails while other journals remain.
