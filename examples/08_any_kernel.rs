@@ -147,7 +147,7 @@ fn on_device(guard: Arc<Guard>, ptx: &str, chart: Option<&Path>) -> Result<(), B
     println!("{}", TuningReport::new(&title, &outcome));
     if let Some(path) = chart {
         let subtitle = format!("{}, throughput, blocks of a grid on y", Policy::default());
-        let chart = Chart { title, subtitle, largest_legal_chunk: space.largest_legal_chunk() };
+        let chart = Chart { title, subtitle, ..Chart::default() };
         write_output(path, chart.svg(&outcome)?.as_bytes())?;
     }
 

@@ -155,7 +155,7 @@ mod tests {
     impl Clock for Scripted {
         fn sample(&mut self, _: u64, work: &mut Work<'_>) -> Result<Sample, MeasureFailure> {
             work()?;
-            Ok(Sample { time_ns: self.time_ns, clock_mhz: None })
+            Ok(Sample { time_ns: self.time_ns, clock_mhz: None, disturbed: false })
         }
 
         fn finish(&mut self) -> Result<(), MeasureFailure> {

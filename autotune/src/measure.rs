@@ -25,6 +25,9 @@ pub struct Sample {
     pub time_ns: f64,
     /// The SM clock during the sample in MHz, if the device reports it.
     pub clock_mhz: Option<f64>,
+    /// Whether other processes held the processor meanwhile; false if unknown.
+    #[serde(default, skip_serializing_if = "core::ops::Not::not")]
+    pub disturbed: bool,
 }
 
 impl Sample {

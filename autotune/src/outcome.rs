@@ -22,6 +22,8 @@ pub enum CandidateVerdict {
     Tie,
     /// Clearly slower than the fastest, after a full comparison.
     Slower,
+    /// Whether it is faster than the default, or than the fastest, stays open after the most samples.
+    Undecided,
     /// Too slow for more samples.
     Eliminated {
         /// The stage that eliminated it.
@@ -54,6 +56,9 @@ pub struct MeasuredCandidate {
     pub spread: Option<f64>,
     /// Its time divided by the default's: the median over the rounds with both.
     pub against_default: Option<f64>,
+    /// The ends of the 95 % confidence interval of this ratio; `None` with too few rounds.
+    #[serde(default)]
+    pub against_default_interval: Option<[f64; 2]>,
     /// The verdict.
     pub verdict: CandidateVerdict,
     /// Its failure.
@@ -107,6 +112,16 @@ pub struct TuningOutcome {
     pub complete: bool,
     /// Whether some samples were taken at a throttled clock.
     pub throttled: bool,
+    /// Samples that were discarded: the clock was lowered, or other processes held the processor.
+    #[serde(default)]
+    pub discarded: u64,
+    /// Whether a candidate seemed faster than the default, but other processes disturbed too many samples for a choice.
+    /// The winner is then the default, and nothing should be stored.
+    #[serde(default)]
+    pub undecided: bool,
+    /// The most items of one legal launch of the default's parameters, if fewer than the batch has.
+    #[serde(default)]
+    pub largest_legal_chunk: Option<u64>,
     /// How long the search took, in seconds.
     pub wall_time_s: f64,
 }
@@ -116,6 +131,12 @@ impl TuningOutcome {
     #[must_use]
     pub fn winner(&self) -> Option<&MeasuredCandidate> {
         self.candidates.iter().find(|measured| measured.candidate == self.winner)
+    }
+
+    /// Whether the choice may be stored: the search finished, and other processes did not decide it.
+    #[must_use]
+    pub const fn is_decided(&self) -> bool {
+        self.complete && !self.undecided
     }
 
     /// The candidates that failed, and how.

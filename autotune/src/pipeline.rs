@@ -127,7 +127,7 @@ pub trait PipelineProblem {
 /// let chart = Chart {
 ///     title: "increments".into(),
 ///     subtitle: "time and memory against chunk".into(),
-///     largest_legal_chunk: None,
+///     ..Chart::default()
 /// };
 /// # /*
 /// fs::write("increments.svg", chart.svg(&outcome)?)?;

@@ -131,6 +131,15 @@ pub(crate) fn is_name(text: &str) -> bool {
         && text.chars().all(|c| c.is_ascii_alphanumeric() || c == '_')
 }
 
+/// `; did you mean block?` for the most similar of `names`; nothing if none is similar.
+pub(crate) fn did_you_mean<'a>(given: &str, names: impl Iterator<Item = &'a str>) -> String {
+    let rated = names.map(|name| (strsim::jaro_winkler(given, name), name));
+    let nearest = rated.max_by(|(one, _), (other, _)| one.total_cmp(other));
+    let similar = nearest.filter(|(rating, _)| *rating >= LEAST_SIMILAR);
+    similar.map_or_else(String::new, |(_, name)| format!("; did you mean {name}?"))
+}
+
+const LEAST_SIMILAR: f64 = 0.8;
 pub(crate) const CHUNK: &str = "chunk";
 /// A candidate may take a process of its own, so a larger search would not end.
 const MAX_CANDIDATES: usize = 4096;

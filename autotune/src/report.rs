@@ -1,25 +1,30 @@
 //! The report of a search: a table, and data for programs.
 
+use core::cmp::Ordering;
 use core::fmt;
 
+use gridguard::Strategy;
 use gridguard::profile::StopReason;
 use serde::{Deserialize, Serialize};
 
 use crate::candidate::Candidate;
-use crate::outcome::{LatencyOutcome, MeasuredCandidate, TuningOutcome};
+use crate::control::Stage;
+use crate::outcome::{CandidateVerdict, LatencyOutcome, MeasuredCandidate, TuningOutcome};
+use crate::search::eliminating_factor;
 use crate::stats::real;
 
 /// An outcome as plain data.
 ///
-/// Its `Display` is a table of the 15 fastest candidates, the choice and the default, followed by the
-/// decision. `{:#}` shows every candidate.
+/// Its `Display` is a table of the choice, the default and the 15 best of the others, followed by the decision. `{:#}`
+/// shows every candidate.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct TuningReport {
     /// The problem and the device.
     pub problem: String,
     /// The default's time divided by the choice's.
     pub speedup: f64,
-    /// The outcome, with the fastest candidates first.
+    /// The outcome, with the candidates in the order of the table: the choice, the others of the finals by their time
+    /// relative to the default's, the eliminated ones from the last stage to the first, those not measured, and failures.
     #[serde(flatten)]
     pub outcome: TuningOutcome,
 }
@@ -29,24 +34,28 @@ impl TuningReport {
     #[must_use]
     pub fn new(problem: impl Into<String>, outcome: &TuningOutcome) -> Self {
         let mut outcome = outcome.clone();
-        outcome.candidates.sort_by_key(|row| match row.summary.samples {
-            0 => u64::MAX,
-            _ => row.summary.median_ns,
-        });
         let against_default = outcome.winner().and_then(|winner| winner.against_default);
+        let winner = outcome.winner.clone();
+        outcome.candidates.sort_by(|one, other| {
+            let is_winner = |one: &MeasuredCandidate| one.candidate == winner;
+            is_winner(other).cmp(&is_winner(one)).then_with(|| table_order(one, other))
+        });
         Self { problem: problem.into(), speedup: against_default.map_or(1.0, f64::recip), outcome }
     }
 
     /// The number of candidates that the short table omits.
     #[must_use]
     pub fn left_out(&self) -> usize {
-        let rows = self.outcome.candidates.iter().enumerate();
-        rows.filter(|(place, row)| !self.is_in_short_table(*place, row)).count()
+        self.outcome.candidates.len() - self.shown(false).len()
     }
 
-    fn is_in_short_table(&self, place: usize, row: &MeasuredCandidate) -> bool {
-        let TuningOutcome { winner, default, .. } = &self.outcome;
-        place < SHOWN || [winner, default].contains(&&row.candidate)
+    fn shown(&self, all: bool) -> Vec<&MeasuredCandidate> {
+        let TuningOutcome { winner, default, candidates, .. } = &self.outcome;
+        let is_shown = |place: usize, row: &MeasuredCandidate| {
+            all || place < SHOWN || [winner, default].contains(&&row.candidate)
+        };
+        let rows = candidates.iter().enumerate();
+        rows.filter(|(place, row)| is_shown(*place, row)).map(|(_, row)| row).collect()
     }
 
     fn write_summary(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -57,22 +66,39 @@ impl TuningReport {
             StopReason::Ceiling => "the most samples",
             StopReason::Timeout => "the end of the budget",
         };
-        if self.outcome.winner != self.outcome.default {
-            writeln!(f, "choice: {winner}, {:.3} times as fast as the default", self.speedup)?;
+        if *winner == self.outcome.default {
+            write_wrapped(f, &format!("choice: the default, {winner}"))?;
         } else {
-            writeln!(f, "choice: the default, {winner}")?;
+            write_wrapped(f, &format!("choice: {winner}"))?;
+            writeln!(f, "{:.3} times as fast as the default", self.speedup)?;
         }
         self.outcome.latency.iter().try_for_each(|latency| latency.write(f))?;
         let timed = candidates.iter().filter(|row| row.summary.samples > 0).count();
         let failed = self.outcome.failures().count();
         let plural = if timed == 1 { "" } else { "s" };
-        write!(f, "{timed} candidate{plural} timed, {failed} failed, ")?;
-        writeln!(f, "{evaluations} samples in {wall_time_s:.1} s, stopped at {stopped}")?;
+        let counts = format!(
+            "{timed} candidate{plural} timed, {failed} failed, {evaluations} samples in {wall_time_s:.1} s, \
+             stopped at {stopped}"
+        );
+        write_wrapped(f, &counts)?;
         if !self.outcome.complete {
             writeln!(f, "incomplete: the search was cut short")?;
         }
         if self.outcome.throttled {
             writeln!(f, "throttled: the device kept its clock lowered")?;
+        }
+        let discarded = real(self.outcome.discarded) / real((*evaluations).max(1));
+        if discarded >= NOISY {
+            let percent = discarded * 100.0;
+            let why = "a lowered clock, or other processes on the processor";
+            writeln!(f, "noise: {percent:.0} % of the samples discarded: {why}")?;
+        }
+        if self.outcome.undecided {
+            writeln!(
+                f,
+                "undecided: too noisy to tell whether a candidate is faster than the default"
+            )?;
+            writeln!(f, "nothing is stored: tune again when the machine is idle")?;
         }
         Ok(())
     }
@@ -81,22 +107,10 @@ impl TuningReport {
 impl fmt::Display for TuningReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(f, "{}: {}", self.problem, self.outcome.objective)?;
-        let shown = self.outcome.candidates.iter().enumerate();
-        let shown =
-            shown.filter(|(place, row)| f.alternate() || self.is_in_short_table(*place, row));
-        let mut rows = vec![HEADINGS.map(str::to_owned)];
-        rows.extend(shown.map(|(_, row)| cells(row)));
-        let width = |column: usize| rows.iter().map(|row| row[column].chars().count()).max();
-        let widths: [usize; COLUMNS] = core::array::from_fn(|column| width(column).unwrap_or(0));
-        for row in &rows {
-            let cells = row.iter().zip(widths).zip(IS_TEXT).map(|((cell, width), is_text)| {
-                if is_text { format!("{cell:<width$}") } else { format!("{cell:>width$}") }
-            });
-            writeln!(f, "{}", cells.collect::<Vec<_>>().join("  ").trim_end())?;
-        }
-        match self.left_out() {
+        let shown = self.shown(f.alternate());
+        Table::new(&self.outcome, &shown).write(f, &shown)?;
+        match self.outcome.candidates.len() - shown.len() {
             0 => {}
-            _ if f.alternate() => {}
             1 => writeln!(f, "... 1 more candidate")?,
             more => writeln!(f, "... {more} more candidates")?,
         }
@@ -121,28 +135,166 @@ impl LatencyOutcome {
     }
 }
 
-fn cells(row: &MeasuredCandidate) -> [String; COLUMNS] {
-    let MeasuredCandidate { candidate, summary, spread, against_default, verdict, failure } = row;
-    let percent = |fraction: f64| format!("{:.1} %", fraction * 100.0);
-    let change = |ratio: f64| {
-        let sign = if ratio >= 1.0 { "+" } else { "" };
-        format!("{sign}{}", percent(ratio - 1.0))
+/// The order of the table, below the choice.
+fn table_order(one: &MeasuredCandidate, other: &MeasuredCandidate) -> Ordering {
+    let group = |one: &MeasuredCandidate| match one.verdict {
+        CandidateVerdict::Eliminated { stage: Stage::Coarse } => 2,
+        CandidateVerdict::Eliminated { .. } => 1,
+        CandidateVerdict::Unmeasured => 3,
+        CandidateVerdict::Failed => 4,
+        _ => 0,
     };
-    let median = (summary.samples > 0).then(|| duration(real(summary.median_ns)));
-    let or_nothing = |cell: Option<String>| cell.unwrap_or_else(|| NOTHING.to_owned());
-    [
-        candidate.strategy.to_string(),
-        candidate.largest_chunk.to_string(),
-        candidate.launches.to_string(),
-        parameters(candidate),
-        or_nothing(median),
-        or_nothing(spread.map(percent)),
-        or_nothing(against_default.map(change)),
-        match failure {
-            Some(failure) => format!("failed: {}", failure.message.lines().next().unwrap_or("")),
-            None => verdict.to_string(),
-        },
-    ]
+    let ratio = |one: &MeasuredCandidate| match one.verdict {
+        CandidateVerdict::Default => 1.0,
+        _ => one.against_default.unwrap_or(f64::INFINITY),
+    };
+    let by_time = || ratio(one).total_cmp(&ratio(other));
+    let by_median = || one.summary.median_ns.cmp(&other.summary.median_ns);
+    group(one).cmp(&group(other)).then_with(by_time).then_with(by_median)
+}
+
+/// The columns of a table: chunks and parameters only where candidates differ, and one unit for all medians.
+struct Table<'a> {
+    has_chunks: bool,
+    names: Vec<&'a str>,
+    unit: (f64, &'static str),
+    decimals: usize,
+}
+
+impl<'a> Table<'a> {
+    fn new(outcome: &'a TuningOutcome, shown: &[&MeasuredCandidate]) -> Self {
+        let all = || outcome.candidates.iter().map(|row| &row.candidate);
+        let differ = |of: &dyn Fn(&Candidate) -> Option<u64>| {
+            all().any(|one| of(one) != of(&outcome.default))
+        };
+        let mut names: Vec<&str> = Vec::new();
+        for (name, _) in all().flat_map(|one| &one.parameters) {
+            if !names.contains(&name.as_str()) && differ(&|one| value(one, name)) {
+                names.push(name);
+            }
+        }
+        let medians = shown.iter().map(|row| row.summary.median_ns).filter(|ns| *ns > 0);
+        let (unit, decimals) = unit_of(medians.min().map_or(0.0, real));
+        let has_chunks =
+            all().any(|one| chunks(one) != chunks(&outcome.default)) || names.is_empty();
+        Self { has_chunks, names, unit, decimals }
+    }
+
+    fn write(&self, f: &mut fmt::Formatter<'_>, shown: &[&MeasuredCandidate]) -> fmt::Result {
+        let timed = shown.iter().filter(|row| row.failure.is_none());
+        let mut rows = vec![self.header(&self.names)];
+        rows.extend(timed.map(|row| self.cells(row)));
+        let widths = |rows: &[Vec<String>]| -> Vec<usize> {
+            let width = |column: usize| rows.iter().map(|row| row[column].chars().count()).max();
+            (0..rows[0].len()).map(|column| width(column).unwrap_or(0)).collect()
+        };
+        if widths(&rows).iter().map(|width| width + 2).sum::<usize>() > WIDTH + 2 {
+            // Each parameter has the shortest name that no other one begins with.
+            let short: Vec<&str> =
+                self.names.iter().map(|name| prefix(name, &self.names)).collect();
+            let legend =
+                short.iter().zip(&self.names).map(|(short, name)| format!("{short} {name}"));
+            write_wrapped(f, &format!("columns: {}", legend.collect::<Vec<_>>().join(", ")))?;
+            rows[0] = self.header(&short);
+        }
+        let widths = widths(&rows);
+        let mut rows = rows.iter();
+        let mut write_row = |f: &mut fmt::Formatter<'_>| {
+            let cells = rows.next().into_iter().flatten().zip(&widths).enumerate();
+            let cells = cells.map(|(column, (cell, width))| match column {
+                0 => format!("{cell:<width$}"),
+                _ => format!("{cell:>width$}"),
+            });
+            writeln!(f, "{}", cells.collect::<Vec<_>>().join("  ").trim_end())
+        };
+        write_row(f)?;
+        let mut eliminated = None;
+        for row in shown {
+            if let CandidateVerdict::Eliminated { stage } = row.verdict
+                && eliminated.replace(stage) != Some(stage)
+            {
+                let factor = eliminating_factor(stage);
+                writeln!(
+                    f,
+                    "eliminated ({stage}): each sample over {factor} times the fastest median"
+                )?;
+            }
+            match &row.failure {
+                Some(failure) => {
+                    let message = failure.message.lines().next().unwrap_or_default();
+                    write_wrapped(f, &format!("failed: {}: {message}", row.candidate))?;
+                }
+                None => write_row(f)?,
+            }
+        }
+        Ok(())
+    }
+
+    fn header(&self, names: &[&str]) -> Vec<String> {
+        let chunks = self.has_chunks.then_some("chunks");
+        let median = format!("median {}", self.unit.1);
+        let first = [""].into_iter().chain(chunks).chain(names.iter().copied());
+        first.chain([&*median, "vs default", "95 % interval"]).map(str::to_owned).collect()
+    }
+
+    fn cells(&self, row: &MeasuredCandidate) -> Vec<String> {
+        let MeasuredCandidate { candidate, summary, against_default, verdict, .. } = row;
+        let label = match (verdict, summary.samples) {
+            (CandidateVerdict::Eliminated { .. }, 1) => "1 sample".to_owned(),
+            (CandidateVerdict::Eliminated { .. }, samples) => format!("{samples} samples"),
+            _ => verdict.to_string(),
+        };
+        let median = real(summary.median_ns) / self.unit.0;
+        let median = (summary.samples > 0).then(|| format!("{median:.*}", self.decimals));
+        let interval = row.against_default_interval.map(|ends| {
+            let [low, high] = ends.map(|ratio| format!("{:+.1}", (ratio - 1.0) * 100.0));
+            format!("{low} to {high} %")
+        });
+        let change = against_default.map(|ratio| format!("{:+.1} %", (ratio - 1.0) * 100.0));
+        let parameters =
+            self.names.iter().map(|name| value(candidate, name).map(|it| it.to_string()));
+        let chunks = self.has_chunks.then(|| Some(chunks(candidate)));
+        let cells = [Some(label)].into_iter().chain(chunks).chain(parameters);
+        let cells = cells.chain([median, change, interval]);
+        cells.map(|cell| cell.unwrap_or_else(|| NOTHING.to_owned())).collect()
+    }
+}
+
+/// `58 x 160`: launches and items of the largest; `2 x 7680 folded`.
+fn chunks(candidate: &Candidate) -> String {
+    let Candidate { strategy, launches, largest_chunk, .. } = candidate;
+    match strategy {
+        Strategy::Whole | Strategy::Chunked => format!("{launches} x {largest_chunk}"),
+        form => format!("{launches} x {largest_chunk} {form}"),
+    }
+}
+
+fn value(candidate: &Candidate, name: &str) -> Option<u64> {
+    candidate.parameters.iter().find(|(known, _)| known == name).map(|(_, value)| *value)
+}
+
+/// The shortest start of `name` with which none of the other `names` begins.
+fn prefix<'a>(name: &'a str, names: &[&str]) -> &'a str {
+    let others = || names.iter().filter(|other| **other != name);
+    let ends = name.char_indices().map(|(place, letter)| place + letter.len_utf8());
+    let mut starts = ends.map(|end| &name[..end]);
+    starts.find(|start| others().all(|other| !other.starts_with(start))).unwrap_or(name)
+}
+
+/// Writes a line, broken between words.
+fn write_wrapped(f: &mut fmt::Formatter<'_>, text: &str) -> fmt::Result {
+    let mut column = 0;
+    for word in text.split_whitespace() {
+        let letters = word.chars().count();
+        let separator = match column {
+            0 => "",
+            _ if column + 1 + letters > WIDTH => "\n  ",
+            _ => " ",
+        };
+        column = if separator == "\n  " { 2 } else { column + separator.len() } + letters;
+        write!(f, "{separator}{word}")?;
+    }
+    writeln!(f)
 }
 
 /// `block 256, vector 4`.
@@ -155,26 +307,29 @@ pub(crate) fn parameters(candidate: &Candidate) -> String {
 /// Formats nanoseconds with four digits and a unit: `102.4 us`.
 #[must_use]
 pub fn duration(ns: f64) -> String {
+    let ((unit_ns, unit), decimals) = unit_of(ns);
+    format!("{:.decimals$} {unit}", ns / unit_ns)
+}
+
+/// The largest unit of a time with its nanoseconds, and the decimals for four digits.
+fn unit_of(ns: f64) -> ((f64, &'static str), usize) {
     let units = [(1e9, "s"), (1e6, "ms"), (1e3, "us")];
-    let Some((unit_ns, unit)) = units.into_iter().find(|(unit_ns, _)| ns >= *unit_ns) else {
-        return format!("{ns:.0} ns");
+    let Some(unit) = units.into_iter().find(|(unit_ns, _)| ns >= *unit_ns) else {
+        return ((1.0, "ns"), 0);
     };
-    let value = ns / unit_ns;
-    let decimals = match value {
+    let decimals = match ns / unit.0 {
         100.0.. => 1,
         10.0.. => 2,
         _ => 3,
     };
-    format!("{value:.decimals$} {unit}")
+    (unit, decimals)
 }
 
 /// Candidates in the short table, besides the choice and the default.
 const SHOWN: usize = 15;
-const COLUMNS: usize = 8;
-const HEADINGS: [&str; COLUMNS] =
-    ["strategy", "chunk", "launches", "parameters", "median", "spread", "vs default", "verdict"];
-/// Text is aligned to the left, numbers to the right.
-const IS_TEXT: [bool; COLUMNS] = [true, false, false, true, false, false, false, true];
+const WIDTH: usize = 80;
+/// The share of discarded samples from which a machine is noisy.
+const NOISY: f64 = 0.05;
 const NOTHING: &str = "-";
 
 #[cfg(test)]

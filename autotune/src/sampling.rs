@@ -107,6 +107,32 @@ impl Throttle {
     }
 }
 
+/// Discards samples during which other processes held the processor, as long as undisturbed ones still come.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Disturbance {
+    patience: u32,
+    discarded_in_a_row: u32,
+}
+
+impl Default for Disturbance {
+    fn default() -> Self {
+        Self { patience: MAX_REPEATS, discarded_in_a_row: 0 }
+    }
+}
+
+impl Disturbance {
+    /// Whether to take the sample again. On a machine that stays busy the patience shrinks, and the sample counts.
+    pub(crate) fn discards(&mut self, is_disturbed: bool) -> bool {
+        if is_disturbed && self.discarded_in_a_row < self.patience {
+            self.discarded_in_a_row += 1;
+            return true;
+        }
+        let patience = if is_disturbed { self.patience / 2 } else { self.patience * 2 };
+        *self = Self { patience: patience.clamp(1, MAX_REPEATS), discarded_in_a_row: 0 };
+        false
+    }
+}
+
 /// From this time on, ten samples per finalist would take too long.
 pub(crate) const SLOW_SAMPLE_NS: f64 = 1e9;
 /// A series is precise at or below this [`Samples::relative_deviation`].
@@ -120,6 +146,8 @@ const THROTTLED_FRACTION: f64 = 0.85;
 const MAX_DISCARDED: u32 = 6;
 /// The first pause: power caps react within a tenth of a second.
 const MIN_PAUSE: Duration = Duration::from_millis(200);
+/// The most repetitions of a disturbed sample.
+const MAX_REPEATS: u32 = 8;
 /// The longest pause: a device takes seconds to cool down.
 const MAX_PAUSE: Duration = Duration::from_secs(2);
 
@@ -196,6 +224,15 @@ mod tests {
         let pauses = pauses_ms(&mut throttle, &[1200.0; 10]);
         assert_eq!(pauses, [200, 400, 800, 1600, 2000, 2000, 0, 0, 0, 0]);
         assert!(throttle.happened);
+    }
+
+    #[test]
+    fn a_busy_machine_is_waited_for_with_less_and_less_patience() {
+        let mut disturbance = Disturbance::default();
+        let mut discarded = |busy: u32| (0..busy).filter(|_| disturbance.discards(true)).count();
+        // Each ninth, then each fifth, third and second counts.
+        assert_eq!(discarded(9 + 5 + 3 + 2 + 2), 8 + 4 + 2 + 1 + 1);
+        assert!(!disturbance.discards(false), "an undisturbed one counts");
     }
 
     #[test]

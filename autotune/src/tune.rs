@@ -9,7 +9,7 @@ use crate::outcome::{CandidateVerdict, MeasuredCandidate, TuningOutcome};
 use crate::search::state::{DEFAULT, Halt, Search, Series, Status};
 use crate::search::{self, finals};
 use crate::space::Space;
-use crate::stats::Samples;
+use crate::stats::{MIN_FOR_INTERVAL, Samples};
 
 /// Finds the best candidate of `space` for `objective`.
 ///
@@ -20,7 +20,8 @@ use crate::stats::Samples;
 /// with a confidence of 99.9 % (less if samples take a second). All such candidates within 2 % of the fastest count as
 /// equal. Of these the one with the least scratch wins; then the fewest launches; then the smallest blocks. So every
 /// search of a problem has the same result, unless a time is at the margin. When the budget ends or the search is
-/// interrupted, the outcome is marked incomplete.
+/// interrupted, the outcome is marked incomplete. Disturbed samples are taken again; if a machine stays busy, the
+/// outcome is undecided, with the default as its winner.
 ///
 /// # Errors
 ///
@@ -38,13 +39,18 @@ pub fn tune(
     }
     let mut search = Search::new(measurer, observer, budget, space);
     match search::run(&mut search, space, objective) {
-        Ok(()) => Ok(outcome(&search, objective, true)),
-        Err(Halt::Ended) => Ok(outcome(&search, objective, false)),
+        Ok(()) => Ok(outcome(&search, space, objective, true)),
+        Err(Halt::Ended) => Ok(outcome(&search, space, objective, false)),
         Err(Halt::Failed(error)) => Err(error),
     }
 }
 
-fn outcome(search: &Search<'_>, objective: Objective, complete: bool) -> TuningOutcome {
+fn outcome(
+    search: &Search<'_>,
+    space: &Space,
+    objective: Objective,
+    complete: bool,
+) -> TuningOutcome {
     let result = &search.result;
     let decision = match result.finalists.as_slice() {
         [] => finals::decide(search, &(0..search.series.len()).collect::<Vec<_>>()),
@@ -56,12 +62,19 @@ fn outcome(search: &Search<'_>, objective: Objective, complete: bool) -> TuningO
         (None, Objective::Latency { .. }) => DEFAULT,
         (None, Objective::Throughput | Objective::Memory { .. }) => decision.winner,
     };
+    let is_disturbed = |place: usize| search.is_disturbed(place) || search.is_disturbed(DEFAULT);
+    // The default needs no proof.
+    let undecided = winner != DEFAULT && is_disturbed(winner);
+    let winner = if undecided { DEFAULT } else { winner };
     let verdict = |place: usize, series: &Series| match &series.status {
         Status::Failed(_) => CandidateVerdict::Failed,
         _ if place == DEFAULT => CandidateVerdict::Default,
         _ if place == winner => CandidateVerdict::Winner,
         Status::Eliminated(stage) => CandidateVerdict::Eliminated { stage: *stage },
         Status::Open if search.times(place).is_empty() => CandidateVerdict::Unmeasured,
+        Status::Open if is_disturbed(place) || result.undecided.contains(&place) => {
+            CandidateVerdict::Undecided
+        }
         Status::Open if finals::is_tie(search, place, decision.fastest) => CandidateVerdict::Tie,
         Status::Open => CandidateVerdict::Slower,
     };
@@ -72,7 +85,10 @@ fn outcome(search: &Search<'_>, objective: Objective, complete: bool) -> TuningO
             candidate: series.candidate.clone(),
             summary: samples.map(Samples::summary).unwrap_or_default(),
             spread: samples.map(Samples::spread),
-            against_default: ratios.map(|ratios| ratios.median()),
+            against_default: ratios.as_ref().map(Samples::median),
+            against_default_interval: ratios
+                .filter(|ratios| ratios.count() >= MIN_FOR_INTERVAL)
+                .map(|ratios| ratios.median_interval()),
             verdict: verdict(place, series),
             failure: match &series.status {
                 Status::Failed(failure) => Some(failure.clone()),
@@ -93,6 +109,9 @@ fn outcome(search: &Search<'_>, objective: Objective, complete: bool) -> TuningO
         stopped: result.stopped.unwrap_or(StopReason::Timeout),
         complete,
         throttled: search.throttle.happened,
+        discarded: search.discarded,
+        undecided,
+        largest_legal_chunk: space.largest_legal_chunk(),
         wall_time_s: search.elapsed().as_secs_f64(),
         candidates,
     }

@@ -43,7 +43,7 @@ impl Measurer for Scripted {
 
     fn sample(&mut self, candidate: &Candidate, _: Portion) -> Result<Sample, MeasureFailure> {
         let block = u32::try_from(candidate.parameters[0].1).expect("small");
-        Ok(Sample { time_ns: 1e3 * f64::from(block), clock_mhz: None })
+        Ok(Sample { time_ns: 1e3 * f64::from(block), clock_mhz: None, disturbed: false })
     }
 }
 
@@ -143,7 +143,10 @@ fn illegal_points_are_dropped_before_anything_runs() {
     let ran = RefCell::default();
     let space = blocks(&[1]).constraint(|values| Ok(values.get("blok")? > 0));
     let error = work(space, &[], &ran).expect_err("a wrong name");
-    assert_eq!(error.to_string(), r#"no parameter is named "blok": add it to the space"#);
+    assert_eq!(
+        error.to_string(),
+        r#"no parameter is named "blok": add it to the space; did you mean block?"#
+    );
     let error = work(blocks(&[1]).constraint(|_| Ok(false)), &[], &ran).expect_err("none left");
     assert_eq!(*error.kind(), ErrorKind::NoCandidate, "{error}");
     assert!(ran.into_inner().is_empty());

@@ -96,7 +96,7 @@ pub(crate) fn tune_block<T: Tensor>(
     if let Some(path) = chart {
         let limits = guard.limits();
         let subtitle = format!("{}, {}", limits.name, Policy::default());
-        let chart = Chart { title: name, subtitle, largest_legal_chunk: None };
+        let chart = Chart { title: name, subtitle, ..Chart::default() };
         write_output(path, chart.svg(&outcome)?.as_bytes())?;
     }
     document.insert(outcome.entry(key, shape, found))?;

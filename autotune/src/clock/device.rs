@@ -166,7 +166,7 @@ impl Clock for DeviceClock {
                 format!("took {time_ms} ms, longer than the {MOST_MS} ms that others may wait");
             return Err(MeasureFailure::new(FailureKind::Launch, message));
         }
-        Ok(Sample { time_ns: f64::from(time_ms) * 1e6, clock_mhz })
+        Ok(Sample { time_ns: f64::from(time_ms) * 1e6, clock_mhz, disturbed: false })
     }
 
     fn finish(&mut self) -> Measured<()> {

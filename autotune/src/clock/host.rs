@@ -9,12 +9,14 @@ use rayon::prelude::*;
 
 use crate::failure::Measured;
 use crate::measure::{Clock, Sample, Work};
+use crate::stats::real;
 
 /// Times work on the host by the monotonic clock.
 ///
 /// A cold policy first writes twice the last-level cache, at most 256 MiB, on all threads of rayon's pool,
 /// which flushes their private caches too. A hot policy first runs the work once. The policy's submission
-/// has no effect on the host.
+/// has no effect on the host. On Linux a sample is [disturbed](Sample::disturbed) if its threads had to wait for a
+/// processor.
 #[derive(Debug)]
 pub struct HostClock {
     /// Overwritten to evict the caches, for a cold policy.
@@ -36,16 +38,30 @@ impl Clock for HostClock {
             Some(flush) => write(flush),
             None => work()?,
         }
+        let before = waited_ns();
         let start = Instant::now();
         work()?;
         let time_ns = start.elapsed().as_secs_f64() * 1e9;
-        Ok(Sample { time_ns, clock_mhz: None })
+        let waited = before.zip(waited_ns()).map(|(before, after)| after.saturating_sub(before));
+        let disturbed = waited.is_some_and(|waited| {
+            waited > USUAL_WAIT_NS && real(waited) > DISTURBED_FRACTION * time_ns
+        });
+        Ok(Sample { time_ns, clock_mhz: None, disturbed })
     }
 
     /// Does nothing: work on the host is done when it returns.
     fn finish(&mut self) -> Measured<()> {
         Ok(())
     }
+}
+
+/// How long all threads of this process together have waited for a processor while they could run.
+fn waited_ns() -> Option<u64> {
+    let waited = |thread: fs::DirEntry| {
+        let times = fs::read_to_string(thread.path().join("schedstat")).ok()?;
+        times.split_whitespace().nth(1)?.parse::<u64>().ok()
+    };
+    fs::read_dir("/proc/self/task").ok()?.flatten().map(waited).sum()
 }
 
 /// Writes to each cache line, on all threads.
@@ -77,6 +93,10 @@ fn parse_size(size: &str) -> Option<usize> {
     digits.parse::<usize>().ok()?.checked_mul(unit)
 }
 
+/// A sample whose threads waited for more of its time is disturbed: half of a tie.
+const DISTURBED_FRACTION: f64 = 0.01;
+/// Threads that wake up wait for some microseconds, also on an idle machine.
+const USUAL_WAIT_NS: u64 = 50_000;
 /// Where Linux describes the caches of its first processor.
 const CACHES: &str = "/sys/devices/system/cpu/cpu0/cache";
 /// The last-level cache of a large server CPU, if the system reports none.
@@ -115,6 +135,21 @@ mod tests {
             assert!((2e6..3.6e12).contains(&sample.time_ns), "{sample:?}");
             assert_eq!(sample.clock_mhz, None);
         }
+    }
+
+    #[cfg(target_os = "linux")]
+    #[test]
+    fn a_sample_whose_threads_wait_for_a_processor_is_disturbed() {
+        let processors = std::thread::available_parallelism().expect("known").get();
+        let pool = rayon::ThreadPoolBuilder::new().num_threads(processors + 1).build();
+        let pool = pool.expect("threads");
+        let mut clock = HostClock::new(Policy { l2: L2::Hot, submission: Submission::Eager });
+        let mut work = || {
+            let start = Instant::now();
+            pool.broadcast(|_| while start.elapsed().as_millis() < 100 {});
+            Ok(())
+        };
+        assert!(clock.sample(0, &mut work).expect("a sample").disturbed);
     }
 
     #[test]

@@ -137,7 +137,7 @@ impl Measurer for ProgramMeasurer<'_> {
         }
         let next = self.times.get_mut(candidate).and_then(VecDeque::pop_front);
         let none = || failure(FailureKind::Launch, "the program printed no time");
-        Sample { time_ns: next.ok_or_else(none)?, clock_mhz: None }.checked()
+        Sample { time_ns: next.ok_or_else(none)?, clock_mhz: None, disturbed: false }.checked()
     }
 }
 

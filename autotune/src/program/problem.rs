@@ -5,7 +5,7 @@ use gridguard::profile::Named;
 use super::template::Template;
 use crate::candidate::Candidate;
 use crate::error::Error;
-use crate::ranges::{CHUNK, Ranges};
+use crate::ranges::{CHUNK, Ranges, did_you_mean};
 
 /// A problem that an external program measures, and what may vary.
 ///
@@ -79,9 +79,10 @@ impl ProgramProblem {
             .iter()
             .find(|name| **name != CHUNK && !names().any(|known| known == **name))
         {
+            let nearest = did_you_mean(name, names().map(String::as_str).chain([CHUNK]));
             return Err(Error::input(format!(
                 "the command has the placeholder {{{name}}} but no value for it: give it as a size or \
-                 parameter, or write {{{{ for a brace"
+                 parameter, or write {{{{ for a brace{nearest}"
             )));
         }
         let chunk = is_chunk_given.then_some(CHUNK);
@@ -195,7 +196,7 @@ mod tests {
         assert_eq!(
             error("p {blok}", &items, &block, &[]),
             "the command has the placeholder {blok} but no value for it: give it as a size or \
-             parameter, or write {{ for a brace"
+             parameter, or write {{ for a brace; did you mean block?"
         );
         assert_eq!(
             error("p", &items, &block, &[]),

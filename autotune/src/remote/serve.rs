@@ -121,7 +121,7 @@ mod tests {
         }
 
         fn sample(&mut self, _: &Candidate, _: Portion) -> Result<Sample, MeasureFailure> {
-            Ok(Sample { time_ns: 1.5, clock_mhz: None })
+            Ok(Sample { time_ns: 1.5, clock_mhz: None, disturbed: false })
         }
     }
 

@@ -35,6 +35,15 @@ pub(crate) fn keep_within(
     left
 }
 
+/// How many times the fastest median each sample of a candidate exceeds that `stage` eliminates.
+pub(crate) const fn eliminating_factor(stage: Stage) -> f64 {
+    match stage {
+        Stage::Fine => FINALS_FACTOR,
+        Stage::Coarse => COARSE_FACTOR,
+        _ => FINE_FACTOR,
+    }
+}
+
 /// The estimated samples of a search over `candidates`: three of each, eight more of half.
 pub(crate) const fn expected_samples(candidates: u64) -> u64 {
     7 * candidates + FINALS

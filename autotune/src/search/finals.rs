@@ -27,9 +27,13 @@ pub(crate) fn run(search: &mut Search<'_>, pool: &[usize]) -> Result<(), Halt> {
     }
     loop {
         contenders = left_of(search, &search.open(&contenders));
+        let before = contenders.clone();
         let mut places = unclear(search, &mut contenders);
+        let dropped = before.into_iter().filter(|place| !contenders.contains(place));
+        search.result.undecided.extend(dropped);
         search.result.finalists.clone_from(&contenders);
         if places.is_empty() || is_spent(search) {
+            search.result.undecided.append(&mut places);
             places = vec![DEFAULT, decide(search, &contenders).winner];
             places.dedup();
             if let Some(reason) = stop_reason(search, &places) {
@@ -141,7 +145,8 @@ fn stop_reason(search: &Search<'_>, places: &[usize]) -> Option<StopReason> {
 /// Whether an open comparison is worth no more samples.
 fn is_spent(search: &Search<'_>) -> bool {
     let candidates = count(search.series.len()).max(SMALL_SPACE);
-    search.evaluations >= MOST_SAMPLES * candidates && search.sampled_ns >= LONG_NS
+    search.evaluations - search.discarded >= MOST_SAMPLES * candidates
+        && search.sampled_ns >= LONG_NS
 }
 
 /// A difference of 2 % or less is a tie.

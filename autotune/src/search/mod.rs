@@ -11,7 +11,7 @@ use gridguard::profile::Objective;
 use crate::control::Stage;
 use crate::space::Space;
 use crate::stats::count;
-pub(crate) use elimination::FINE_FACTOR;
+pub(crate) use elimination::{FINE_FACTOR, eliminating_factor};
 use state::{DEFAULT, Halt, Search};
 
 /// Searches until done or halted. Fills `search.result` either way.

@@ -13,7 +13,7 @@ use crate::error::Error;
 use crate::failure::{FailureKind, MeasureFailure};
 use crate::measure::{Measurer, Portion, Sample};
 use crate::outcome::LatencyOutcome;
-use crate::sampling::{SLOW_SAMPLE_NS, SamplingEffort, Throttle};
+use crate::sampling::{Disturbance, SLOW_SAMPLE_NS, SamplingEffort, Throttle};
 use crate::space::Space;
 use crate::stats::{Samples, count};
 
@@ -26,6 +26,8 @@ pub(crate) struct Series {
     pub(crate) status: Status,
     is_checked: bool,
     is_warm: bool,
+    /// The samples that count although they were disturbed.
+    pub(crate) disturbed: u64,
     /// The round and the nanoseconds of each counted sample.
     times: Vec<(u64, f64)>,
     /// The same nanoseconds, sorted.
@@ -51,6 +53,8 @@ pub(crate) struct SearchResult {
     pub(crate) stopped: Option<StopReason>,
     /// The places in the finals, including the default's.
     pub(crate) finalists: Vec<usize>,
+    /// The places whose comparison was still open after the most samples.
+    pub(crate) undecided: Vec<usize>,
     /// The choice for an objective of latency.
     pub(crate) bounded: Option<(usize, LatencyOutcome)>,
 }
@@ -61,8 +65,11 @@ pub(crate) struct Search<'a> {
     observer: &'a mut dyn Observer,
     budget: Budget<'a>,
     pub(crate) throttle: Throttle,
+    disturbance: Disturbance,
     started: Instant,
     pub(crate) evaluations: u64,
+    /// Samples that were taken again, because the clock was lowered or other processes held the processor.
+    pub(crate) discarded: u64,
     /// Nanoseconds of all samples, also of an earlier process, so that a resumed search ends like a whole one.
     pub(crate) sampled_ns: f64,
     expected: u64,
@@ -88,8 +95,10 @@ impl<'a> Search<'a> {
             observer,
             budget: *budget,
             throttle: Throttle::default(),
+            disturbance: Disturbance::default(),
             started: Instant::now(),
             evaluations: 0,
+            discarded: 0,
             sampled_ns: 0.0,
             expected: 0,
             round: 0,
@@ -118,6 +127,7 @@ impl<'a> Search<'a> {
             status: Status::Open,
             is_checked: false,
             is_warm: false,
+            disturbed: 0,
             times: Vec::new(),
             samples: None,
         });
@@ -239,6 +249,12 @@ impl<'a> Search<'a> {
         Ok(())
     }
 
+    /// Whether other processes disturbed too many of the counted samples for a choice.
+    pub(crate) fn is_disturbed(&self, place: usize) -> bool {
+        let Series { disturbed, times, .. } = &self.series[place];
+        *disturbed > count(times.len()) / MOST_DISTURBED
+    }
+
     /// Counts a sample of an open place in this round.
     fn record(&mut self, place: usize, time: f64) {
         self.ranking.remove(&(self.median(place).to_bits(), place));
@@ -267,7 +283,8 @@ impl<'a> Search<'a> {
         Ok(())
     }
 
-    /// One time in nanoseconds at an unthrottled clock; `None` if the candidate failed.
+    /// One time in nanoseconds at an unthrottled clock, on an undisturbed machine if possible; `None` if the candidate
+    /// failed.
     pub(crate) fn sample(&mut self, place: usize, portion: Portion) -> Result<Option<f64>, Halt> {
         let candidate = self.series[place].candidate.clone();
         loop {
@@ -275,13 +292,18 @@ impl<'a> Search<'a> {
             self.notify(&candidate);
             self.evaluations += 1;
             let sample = self.measurer.sample(&candidate, portion).and_then(Sample::checked);
-            let Sample { time_ns, clock_mhz } = match sample {
+            let Sample { time_ns, clock_mhz, disturbed } = match sample {
                 Ok(sample) => sample,
                 Err(failure) => return self.fail(place, failure).map(|()| None),
             };
             self.sampled_ns += time_ns + SAMPLE_NS;
-            let Some(pause) = self.throttle.pause(clock_mhz) else { return Ok(Some(time_ns)) };
-            self.observer.throttled(pause);
+            if let Some(pause) = self.throttle.pause(clock_mhz) {
+                self.observer.throttled(pause);
+            } else if !self.disturbance.discards(disturbed) {
+                self.series[place].disturbed += u64::from(disturbed);
+                return Ok(Some(time_ns));
+            }
+            self.discarded += 1;
         }
     }
 
@@ -312,5 +334,7 @@ impl<'a> Search<'a> {
     }
 }
 
+/// At most one disturbed sample in so many is an outlier like others.
+const MOST_DISTURBED: u64 = 10;
 /// The overhead of a sample on a device: the cache is prepared, and the host waits.
 const SAMPLE_NS: f64 = 1e6;

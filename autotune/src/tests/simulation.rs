@@ -103,7 +103,7 @@ impl Measurer for Simulated {
         if self.seen.insert(candidate.clone()) {
             time_ns *= 1.0 + self.nature.first;
         }
-        Ok(Sample { time_ns, clock_mhz: None })
+        Ok(Sample { time_ns, clock_mhz: None, disturbed: false })
     }
 }
 

@@ -10,7 +10,7 @@ use gridguard_files::{FileLock, LockError, ReadError};
 use crate::candidate::Candidate;
 use crate::error::{Error, ErrorKind};
 use crate::journal::{Journal, JournalRecord};
-use crate::measure::Portion;
+use crate::measure::{Portion, Sample};
 use crate::search::FINE_FACTOR;
 use crate::space::Space;
 use crate::stats::Samples;
@@ -164,6 +164,7 @@ fn judged(journal: &Journal, default: Option<&Candidate>) -> Known {
                 (candidate, result.is_ok().then_some(None))
             }
             JournalRecord::Sample { portion: Portion::LargestLaunch, .. } => continue,
+            JournalRecord::Sample { result: Ok(Sample { disturbed: true, .. }), .. } => continue,
             JournalRecord::Sample { candidate, result, .. } => {
                 (candidate, result.as_ref().ok().map(|sample| Some(sample.time_ns)))
             }

@@ -61,7 +61,8 @@ type Of<'a, T> = Box<dyn FnMut(Values<'_>) -> Measured<T> + 'a>;
 pub struct TunedFn {
     /// The fastest choice, for the planner.
     pub choice: Choice,
-    /// The entry for a profile; `None` if the time limit ended the search.
+    /// The entry for a profile; `None` if the time limit ended the search, or a busy machine
+    /// left it undecided.
     pub entry: Option<Entry>,
     /// All measurements.
     pub outcome: TuningOutcome,
@@ -261,7 +262,7 @@ impl<'a> FnSpace<'a> {
         }
         let budget = Budget { wall_time: self.time_limit, ..Budget::default() };
         let outcome = tune(&mut resumed, &mut space, key.objective, &budget, &mut ())?;
-        let entry = outcome.complete.then(|| outcome.entry(key.clone(), self.shape, found));
+        let entry = outcome.is_decided().then(|| outcome.entry(key.clone(), self.shape, found));
         Ok(TunedFn { choice: outcome.winner.choice.into(), entry, outcome, known })
     }
 

@@ -7,7 +7,7 @@ use gridguard::profile::Named;
 
 use crate::candidate::Candidate;
 use crate::failure::{FailureKind, MeasureFailure, Measured};
-use crate::ranges::CHUNK;
+use crate::ranges::{CHUNK, did_you_mean};
 
 /// The values of a candidate by name.
 #[derive(Clone, Copy, Debug)]
@@ -31,7 +31,9 @@ impl<'a> Values<'a> {
         let value = self.parameters.iter().find(|(known, _)| known == name);
         let value = value.map(|(_, value)| *value).or(self.chunk.filter(|_| name == CHUNK));
         value.ok_or_else(|| {
-            let message = format!("no parameter is named {name:?}: add it to the space");
+            let names = self.parameters.iter().map(|(known, _)| known.as_str());
+            let nearest = did_you_mean(name, names.chain(self.chunk.map(|_| CHUNK)));
+            let message = format!("no parameter is named {name:?}: add it to the space{nearest}");
             MeasureFailure::new(FailureKind::Illegal, message)
         })
     }

@@ -81,6 +81,6 @@ impl Measurer for Quick {
     }
 
     fn sample(&mut self, _: &Candidate, _: Portion) -> Result<Sample, MeasureFailure> {
-        Ok(Sample { time_ns: 1.0, clock_mhz: None })
+        Ok(Sample { time_ns: 1.0, clock_mhz: None, disturbed: false })
     }
 }

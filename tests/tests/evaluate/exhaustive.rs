@@ -52,7 +52,11 @@ impl Measurer for Simulated {
 
     fn sample(&mut self, candidate: &Candidate, _: Portion) -> Result<Sample, MeasureFailure> {
         let noise = 1.0 + 0.005 * (2.0 * self.rng.f64() - 1.0);
-        Ok(Sample { time_ns: self.nature.time_ns(candidate) * noise, clock_mhz: None })
+        Ok(Sample {
+            time_ns: self.nature.time_ns(candidate) * noise,
+            clock_mhz: None,
+            disturbed: false,
+        })
     }
 }
 

@@ -207,7 +207,7 @@ fn measure_fine(remote: &mut Remote) {
     let fine = candidate(remote, FINE, StoredChoice::Chunked { max_items: CHUNK });
     remote.check(&fine).expect("right");
     for portion in [Portion::Sequence, Portion::LargestLaunch] {
-        let Sample { time_ns, clock_mhz } = remote.sample(&fine, portion).expect("a sample");
+        let Sample { time_ns, clock_mhz, .. } = remote.sample(&fine, portion).expect("a sample");
         assert!((100.0..1e9).contains(&time_ns), "{time_ns} ns");
         let clock_mhz = clock_mhz.expect("a clock");
         assert!((100.0..5000.0).contains(&clock_mhz), "{clock_mhz} MHz");

@@ -17,15 +17,20 @@ use gridguard_problems::{BenchCase, Error, ErrorKind, LaunchHandle, LaunchSetup,
 /// A problem with its tensors and prepared launches.
 struct BenchWorkload {
     case: Box<dyn BenchCase>,
-    prepared: HashMap<(Candidate, Portion), LaunchHandle>,
+    /// Of all launches, and of the largest.
+    prepared: [HashMap<Candidate, LaunchHandle>; 2],
     /// Whether a candidate is wrong if a bit of its output differs from the default's.
     same_bits: bool,
 }
 
 impl BenchWorkload {
     fn handle(&mut self, candidate: &Candidate, portion: Portion) -> Measured<LaunchHandle> {
-        let key = (candidate.clone(), portion);
-        if let Some(handle) = self.prepared.get(&key) {
+        let prepared = match portion {
+            Portion::Sequence => &mut self.prepared[0],
+            Portion::LargestLaunch => &mut self.prepared[1],
+        };
+        // This is timed, so it neither copies nor allocates.
+        if let Some(handle) = prepared.get(candidate) {
             return Ok(*handle);
         }
         let (choice, items) = match portion {
@@ -34,7 +39,7 @@ impl BenchWorkload {
             Portion::LargestLaunch => (Choice::AUTOMATIC, Some(candidate.largest_chunk)),
         };
         let handle = self.case.prepare(&candidate.parameters, choice, items).map_err(failure)?;
-        self.prepared.insert(key, handle);
+        prepared.insert(candidate.clone(), handle);
         Ok(handle)
     }
 }
@@ -120,8 +125,9 @@ impl LocalBench {
             (Some(kernels), Some(stream)) => problem.on_device(kernels, stream),
             _ => problem.on_host(&self.guard),
         };
-        let (case, prepared) = (case.map_err(failure)?, HashMap::new());
-        let workload = BenchWorkload { case, prepared, same_bits: self.same_bits };
+        let case = case.map_err(failure)?;
+        let workload =
+            BenchWorkload { case, prepared: Default::default(), same_bits: self.same_bits };
         self.measurer(workload, stream)
     }
 

@@ -127,7 +127,7 @@ impl Tune {
         tune_all(self, &queues, from.as_ref(), deadline, interrupt, &reporter)?;
 
         let tuned = reporter.finish();
-        let ended = tuned.iter().filter(|one| one.has_failed() || one.is_complete()).count();
+        let ended = tuned.iter().filter(|one| one.has_failed() || one.is_decided()).count();
         let summary = TuneSummary {
             profiles: groups.iter().map(|group| group.file.display().to_string()).collect(),
             tuned: &tuned,

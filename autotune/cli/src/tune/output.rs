@@ -1,8 +1,10 @@
 //! Writes a table and a plot for each problem of `gridguard tune`, and a summary.
 
+use std::env;
 use std::fmt;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
+use std::time::SystemTime;
 
 use gridguard_autotune::{Chart, HeldOut, TuningOutcome, TuningReport};
 use serde::Serialize;
@@ -13,11 +15,6 @@ use crate::files::write_file;
 use crate::measure::progress::ProgressBars;
 use crate::measure::target::Target;
 use crate::output::{Format, counted, note, print};
-
-pub(crate) struct SearchResult {
-    pub(crate) outcome: TuningOutcome,
-    pub(crate) largest_legal_chunk: Option<u64>,
-}
 
 #[derive(Serialize)]
 pub(crate) struct TuneSummary<'a> {
@@ -46,6 +43,8 @@ pub(crate) struct ProblemReport {
     is_held: bool,
     #[serde(skip)]
     pub(crate) plot_failed: bool,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    plot: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     report: Option<TuningReport>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -77,19 +76,22 @@ impl<'a> Reporter<'a> {
         &self,
         task: &Task,
         device: &Target,
-        result: Result<SearchResult, CommandError>,
+        result: Result<TuningOutcome, CommandError>,
     ) {
         self.bars.tick();
         let title = format!("{} on {device}", task.problem);
         let is_held = result.as_ref().is_err_and(|error| error.exit == Exit::No);
-        let mut plot_failed = false;
+        let (mut plot, mut plot_failed) = (None, false);
         let (report, error) = match result {
-            Ok(found) => {
-                if let Err(error) = self.draw(task, device, &found) {
-                    plot_failed = true;
-                    self.bars.suspend(|| note(error));
+            Ok(outcome) => {
+                match self.draw(task, device, &outcome) {
+                    Ok(written) => plot = written,
+                    Err(error) => {
+                        plot_failed = true;
+                        self.bars.suspend(|| note(error));
+                    }
                 }
-                let table = TuningReport::new(title, &found.outcome);
+                let table = TuningReport::new(title, &outcome);
                 if self.format == Format::Text {
                     let text = if self.all { format!("{table:#}\n") } else { format!("{table}\n") };
                     // Only a failure to print the summary decides the exit code.
@@ -107,24 +109,34 @@ impl<'a> Reporter<'a> {
             device: device.to_string(),
             is_held,
             plot_failed,
+            plot,
             report,
             error,
         };
         self.reports.lock().unwrap_or_else(PoisonError::into_inner).push(report);
     }
 
-    /// Draws the plot into its file.
-    fn draw(&self, task: &Task, device: &Target, found: &SearchResult) -> Result<(), CommandError> {
-        let Some(path) = self.plot else { return Ok(()) };
+    /// Draws the plot into its file, and returns the file's name.
+    fn draw(
+        &self,
+        task: &Task,
+        device: &Target,
+        outcome: &TuningOutcome,
+    ) -> Result<Option<String>, CommandError> {
+        let Some(path) = self.plot else { return Ok(None) };
+        let (date, version) = (SystemTime::now(), env!("CARGO_PKG_VERSION"));
+        let date = humantime::format_rfc3339_seconds(date);
+        let words: Vec<_> = env::args_os().skip(1).map(|word| word.display().to_string()).collect();
         let Task { problem, policy, objective } = task;
         let chart = Chart {
             title: problem.to_string(),
             subtitle: format!("{device}, {policy}, {objective}"),
-            largest_legal_chunk: found.largest_legal_chunk,
+            origin: format!("{date}, version {version}: gridguard {}", words.join(" ")),
         };
-        let svg = chart.svg(&found.outcome)?;
+        let svg = chart.svg(outcome)?;
         let path = if self.several { plot_path(path, task) } else { path.to_owned() };
-        write_file(&path, &svg)
+        write_file(&path, &svg)?;
+        Ok(Some(path.display().to_string()))
     }
 
     /// Removes the progress bars. Returns the reports.
@@ -143,8 +155,8 @@ impl ProblemReport {
         self.report.as_ref().is_some_and(|report| report.left_out() > 0)
     }
 
-    pub(crate) fn is_complete(&self) -> bool {
-        self.report.as_ref().is_some_and(|report| report.outcome.complete)
+    pub(crate) fn is_decided(&self) -> bool {
+        self.report.as_ref().is_some_and(|report| report.outcome.is_decided())
     }
 }
 
@@ -152,14 +164,14 @@ impl fmt::Display for TuneSummary<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let count =
             |is: fn(&ProblemReport) -> bool| self.tuned.iter().filter(|one| is(one)).count();
-        let (complete, failed) =
-            (count(ProblemReport::is_complete), count(ProblemReport::has_failed));
+        let (decided, failed) =
+            (count(ProblemReport::is_decided), count(ProblemReport::has_failed));
         let others = counted(&[
             (self.known, "already in the profile"),
             (failed, "failed"),
             (self.left, "left for the next run"),
         ]);
-        writeln!(f, "{complete} tuned{others}, in {:.1} s", self.wall_time_s)?;
+        writeln!(f, "{decided} tuned{others}, in {:.1} s", self.wall_time_s)?;
         self.held_out.iter().try_for_each(|held_out| writeln!(f, "{held_out}"))?;
         if self.are_left_out {
             writeln!(f, "--all shows every candidate")?;
@@ -167,6 +179,8 @@ impl fmt::Display for TuneSummary<'_> {
         for id in &self.unended {
             writeln!(f, "process {id} was killed, has not ended, and may still use the device")?;
         }
+        let mut plots = self.tuned.iter().filter_map(|one| one.plot.as_ref());
+        plots.try_for_each(|plot| writeln!(f, "plot {plot}"))?;
         self.profiles.iter().try_for_each(|profile| writeln!(f, "profile {profile}"))
     }
 }

@@ -6,7 +6,9 @@ use std::sync::PoisonError;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant, SystemTime};
 
-use gridguard::profile::{self, Document, Entry, Environment, Key, MergeConflict, Provenance};
+use gridguard::profile::{
+    self, Document, Entry, Environment, Key, MergeConflict, ProfileErrorKind, Provenance,
+};
 use gridguard_autotune::{
     Budget, Error, ErrorKind, Measurer, Resumed, Space, TuningOutcome, WhenIdle, tune,
 };
@@ -16,7 +18,7 @@ use gridguard_problems::current_sources;
 use super::from::OtherProfile;
 use super::group::DeviceGroup;
 use super::journal::JournalFile;
-use super::output::{Reporter, SearchResult};
+use super::output::Reporter;
 use super::task::{Task, TaskProblem};
 use crate::error::CommandError;
 use crate::files::note_published;
@@ -61,11 +63,11 @@ impl Session<'_> {
         is_late || self.interrupt.load(Ordering::Relaxed)
     }
 
-    fn search(&mut self, task: &Task) -> Result<SearchResult, CommandError> {
+    fn search(&mut self, task: &Task) -> Result<TuningOutcome, CommandError> {
         let key = task.key(&self.target.limits)?;
         let file = self.open_journal(task, &key)?;
         self.progress.begin(&task.problem);
-        let (outcome, space) = match &task.problem {
+        let outcome = match &task.problem {
             TaskProblem::Kernel(problem) => {
                 let shared = self.shared.clone();
                 let wait = |time| shared.as_ref().map_or(Ok(()), |device| device.wait(time));
@@ -84,12 +86,12 @@ impl Session<'_> {
                 }
                 let (outcome, remote) = self.measure(remote, &mut space, task, file);
                 self.process.keep(remote.into_inner(), task.policy, &self.progress);
-                (outcome, space)
+                outcome
             }
             TaskProblem::Program(program) => {
                 let measurer = program.measurer(self.target).interrupt(self.interrupt);
                 let mut space = Space::listed(program.problem.candidates());
-                (self.measure(measurer, &mut space, task, file).0, space)
+                self.measure(measurer, &mut space, task, file).0
             }
         };
         if let Some(ErrorKind::Default(_)) = outcome.as_ref().err().map(Error::kind) {
@@ -97,12 +99,15 @@ impl Session<'_> {
             JournalFile::remove(&self.group.file, task);
         }
         let outcome = outcome?;
-        if outcome.complete {
+        if outcome.is_decided() {
             let entry = outcome.entry(key, task.problem.shape(), self.provenance(task)?);
             self.publish(&entry, &outcome)?;
+        }
+        // The next run must not read disturbed samples either.
+        if outcome.complete {
             JournalFile::remove(&self.group.file, task);
         }
-        Ok(SearchResult { outcome, largest_legal_chunk: space.largest_legal_chunk() })
+        Ok(outcome)
     }
 
     /// Searches candidates of `space`. Returns the measurer too.
@@ -190,6 +195,12 @@ impl Session<'_> {
             document.retain(|other| (&other.key, &other.shape) != (key, shape) && !is_gone(other));
             document.merge(&ours)?;
             measured.settle(document, &key.kernel).map(|()| replaced)
+        })
+        .map_err(|error| match error.kind() {
+            ProfileErrorKind::Write(_) => {
+                CommandError::failed(format_args!("{error}; {UNWRITTEN}"))
+            }
+            _ => error.into(),
         })?;
         note_published(file, &published);
         let replaced = published.outcome.filter(|old| Some(old) != self.group.stored(key, shape));
@@ -217,6 +228,8 @@ impl Session<'_> {
     }
 }
 
+const UNWRITTEN: &str =
+    "the profile is as before: make room, or name another file with --profile, and run this again";
 /// How long a device must be idle before a problem is opened, which takes longer than a sample.
 const BEFORE_OPENING: Duration = Duration::from_secs(2);
 
