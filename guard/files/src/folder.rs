@@ -76,6 +76,13 @@ pub fn resolve_links(path: &Path) -> io::Result<PathBuf> {
     Err(io::Error::new(ErrorKind::InvalidInput, "too many links"))
 }
 
+/// A folder for files that should last: as [`user_cache_folder`], in the data folder of the user (`$XDG_DATA_HOME` or
+/// `~/.local/share` on Unix, `%APPDATA%` on Windows).
+pub fn user_data_folder(variable: &str, folder: &str) -> Option<PathBuf> {
+    let data = || Some(etcetera::choose_base_strategy().ok()?.data_dir());
+    user_folder(std::env::var_os(variable), data, folder)
+}
+
 /// A folder for cached files: the value of the environment variable `variable`, or else `folder` in the
 /// cache folder of the user (`$XDG_CACHE_HOME` or `~/.cache` on Unix, `%LOCALAPPDATA%` on Windows).
 ///
@@ -92,15 +99,15 @@ pub fn user_cache_folder(variable: &str, folder: &str) -> Option<PathBuf> {
 
 fn user_folder(
     variable: Option<OsString>,
-    caches: impl FnOnce() -> Option<PathBuf>,
+    usual: impl FnOnce() -> Option<PathBuf>,
     folder: &str,
 ) -> Option<PathBuf> {
     match variable.filter(|value| !value.is_empty()) {
         Some(value) if value == "off" => None,
         Some(value) => Some(value.into()),
         None => {
-            let caches = caches().filter(|folder| folder.is_absolute())?;
-            Some(caches.join(folder))
+            let usual = usual().filter(|folder| folder.is_absolute())?;
+            Some(usual.join(folder))
         }
     }
 }

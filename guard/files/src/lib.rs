@@ -26,7 +26,7 @@ mod unix;
 
 pub use conditional::{append, publish_if};
 pub use error::{Distrust, ReadError};
-pub use folder::{create_folder, folder_of, resolve_links, user_cache_folder};
+pub use folder::{create_folder, folder_of, resolve_links, user_cache_folder, user_data_folder};
 pub use kind::{FileKind, file_kind};
 pub use lock::{FileLock, LockError};
 pub use publish::{

@@ -26,8 +26,8 @@ pub enum Backend {
 /// The device that a profile was measured on.
 #[derive(Clone, Debug, Display, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[display(
-    "{name}, backend {backend}, compute capability {compute_capability}, {multiprocessors} \
-     multiprocessors"
+    "{}{name}, compute capability {compute_capability}, {multiprocessors} multiprocessors",
+    match backend { Backend::Cuda => "", Backend::Host => "the host as " }
 )]
 #[serde(deny_unknown_fields)]
 pub struct DeviceIdentity {

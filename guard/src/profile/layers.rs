@@ -4,7 +4,7 @@ use std::fs;
 use std::path::PathBuf;
 use std::time::SystemTime;
 
-use gridguard_files::user_cache_folder;
+use gridguard_files::{create_folder, folder_of, user_cache_folder, user_data_folder};
 
 use super::device::{DeviceIdentity, Environment};
 use super::document::{Document, ParsedProfile};
@@ -95,9 +95,8 @@ impl Layers {
     /// Adds the profile that this crate ships for `device`, if there is one.
     #[cfg(feature = "catalog")]
     pub fn built_in(self, device: &DeviceIdentity) -> Self {
-        let name = device.file_name();
-        match gridguard_data::PROFILES_RON.iter().find(|(file, _)| *file == name) {
-            Some((_, text)) => self.embedded(text),
+        match built_in_profile(device) {
+            Some(text) => self.embedded(text),
             None => self,
         }
     }
@@ -171,6 +170,15 @@ impl Layers {
     }
 }
 
+/// The text of the profile that this crate ships for `device`.
+#[cfg(feature = "catalog")]
+#[must_use]
+pub fn built_in_profile(device: &DeviceIdentity) -> Option<&'static str> {
+    let name = device.file_name();
+    let found = gridguard_data::PROFILES_RON.iter().find(|(file, _)| *file == name);
+    found.map(|(_, text)| *text)
+}
+
 #[cfg(feature = "catalog")]
 impl Guard {
     /// The guard with the profile of its device, loaded from the user's folder and the built-in profiles, and the
@@ -210,9 +218,27 @@ impl Source {
     }
 }
 
-/// The folder of the user's profiles: `GRIDGUARD_PROFILES` if it is set, else `gridguard/profiles` in
-/// the user's cache folder. `None` if the variable is `off` or there is no such folder.
+/// The folder of the user's profiles: `GRIDGUARD_PROFILES` if it is set, else `gridguard/profiles` in the user's data
+/// folder (`$XDG_DATA_HOME`). `None` if the variable is `off` or there is no such folder.
+///
+/// Earlier versions used the cache folder. Their profiles are read there until [`move_user_folder`] moves them.
 #[must_use]
 pub fn user_folder() -> Option<PathBuf> {
-    user_cache_folder("GRIDGUARD_PROFILES", "gridguard/profiles")
+    let folder = user_data_folder(VARIABLE, PROFILES)?;
+    let old = user_cache_folder(VARIABLE, PROFILES).filter(|old| !folder.exists() && old.is_dir());
+    Some(old.unwrap_or(folder))
 }
+
+/// As [`user_folder`], for a program that writes profiles: moves the profiles of an earlier version out of the cache
+/// folder, which may be emptied at any time. They stay there if they cannot be moved.
+#[must_use]
+pub fn move_user_folder() -> Option<PathBuf> {
+    let (used, folder) = (user_folder()?, user_data_folder(VARIABLE, PROFILES)?);
+    let moved = used == folder
+        || create_folder(folder_of(&folder)).and_then(|()| fs::rename(&used, &folder)).is_ok();
+    // Another process may just have moved it.
+    Some(if moved || folder.exists() { folder } else { used })
+}
+
+const VARIABLE: &str = "GRIDGUARD_PROFILES";
+const PROFILES: &str = "gridguard/profiles";

@@ -87,6 +87,8 @@ pub use decision::{DecisionList, DecisionRow, SizeRanges};
 pub use device::{DeviceIdentity, Environment};
 pub use document::Document;
 pub use error::{ProfileError, ProfileErrorKind};
+#[cfg(feature = "catalog")]
+pub use layers::built_in_profile;
 pub use layers::{Layers, LayersStamp, LoadedProfile};
 pub use lookup::{Profile, TunedChoice};
 pub use matching::{DefaultReason, Layer, Match};
@@ -101,7 +103,7 @@ pub use {
     device::{Backend, DeviceMismatch, Processor},
     document::ParsedProfile,
     error::{FileFault, MAX_ENTRIES, MAX_FILE_BYTES},
-    layers::user_folder,
+    layers::{move_user_folder, user_folder},
     matching::MatchKind,
     merge::{MergeConflict, MergeReason},
     misses::{MissedShape, ParsedShapes},

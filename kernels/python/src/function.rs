@@ -5,7 +5,7 @@ use std::process::Command;
 use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
-use gridguard::profile::{Key, L2, Named, Policy, StoredChoice, user_folder};
+use gridguard::profile::{Key, L2, Named, Policy, StoredChoice, move_user_folder};
 use gridguard::{DeviceLimits, Guard};
 use gridguard_autotune::{
     Candidate, Error, ErrorKind, FailureKind, FnSpace, MeasureFailure, Measured, Measurer, Portion,
@@ -129,7 +129,7 @@ fn tuned(
     guard: &Arc<Guard>,
 ) -> PyResult<String> {
     let mut raised = None;
-    let folder = user_folder();
+    let folder = move_user_folder();
     let timeout = Duration::try_from_secs_f64(search.timeout).map_err(invalid)?;
     let mut space = FnSpace::new(function.shape.clone()).tolerance(search.tolerance);
     space = space.on_device(guard);

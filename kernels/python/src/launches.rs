@@ -12,7 +12,7 @@ use std::thread::LocalKey;
 
 use gridguard::Guard;
 use gridguard::cuda::{CudaError, CudaErrorKind};
-use gridguard::profile::{Layer, Layers, MissLog};
+use gridguard::profile::{MissLog, move_user_folder};
 use gridguard_kernels::residual_norm::ResidualNorm;
 use gridguard_kernels::temporal_attention::{AttentionBackward, GroupSum, TemporalAttention};
 use gridguard_kernels::{KernelError, Kernels, Prepared, TunedLaunch};
@@ -101,10 +101,11 @@ pub(crate) fn kernels(ordinal: usize) -> Result<Kernels, CudaError> {
 
 fn open(ordinal: usize) -> Result<Arc<Device>, CudaError> {
     let guard = Guard::cuda(ordinal)?;
+    // What this process measures is written there.
+    let profile = move_user_folder().map(|folder| folder.join(guard.identity().file_name()));
     let (guard, notices) = guard.with_device_profile();
     let guard = guard.with_miss_log(Arc::clone(&MISSES));
     let notices = notices.iter().map(ToString::to_string).collect();
-    let profile = Layers::new().user().path(Layer::User, &guard.identity());
     let entries = guard.profile().map(AsRef::as_ref);
     let borders = Borders::new(entries, guard.limits(), guard.environment());
     Ok(Arc::new(Device { kernels: Kernels::new(guard), borders, profile, notices }))

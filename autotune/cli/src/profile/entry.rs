@@ -33,7 +33,7 @@ impl FaultJson {
 }
 
 /// An entry that a command treats differently, and why.
-#[derive(Serialize)]
+#[derive(Clone, Serialize)]
 pub(super) struct Remark<E> {
     #[serde(flatten)]
     pub(super) entry: E,

@@ -29,7 +29,10 @@ pub(crate) struct Merge {
 
 impl Merge {
     pub(crate) fn run(&self) -> Result<Exit, CommandError> {
-        let (document, conflicts, faults) = merge(&self.files)?;
+        let mut seen: BTreeSet<&Path> = BTreeSet::new();
+        let files = self.files.iter().filter(|path| seen.insert(path.as_path()));
+        let files: Vec<&PathBuf> = files.collect();
+        let (document, conflicts, faults) = merge(&files)?;
         let (conflicts, repeated): (Vec<_>, Vec<_>) =
             conflicts.into_iter().partition(|MergeConflict { kept, dropped }| {
                 (kept.choice, &kept.parameters) != (dropped.choice, &dropped.parameters)
@@ -38,7 +41,7 @@ impl Merge {
             note(format_args!("conflict: {conflict}"));
         }
         self.publish(&document)?;
-        let (files, entries) = (self.files.len(), document.entries().len());
+        let (files, entries) = (files.len(), document.entries().len());
         // Entries with the same choice in several files; the most recent is kept.
         let repeated = repeated.len();
         let document = json!({
@@ -96,12 +99,10 @@ impl Merge {
 }
 
 fn merge(
-    files: &[PathBuf],
+    files: &[&PathBuf],
 ) -> Result<(Document, Vec<MergeConflict>, Vec<FaultJson>), CommandError> {
-    let mut seen: BTreeSet<&Path> = BTreeSet::new();
-    let files: Vec<&PathBuf> = files.iter().filter(|path| seen.insert(path.as_path())).collect();
     let (mut documents, mut faults) = (Vec::new(), Vec::new());
-    for path in &files {
+    for path in files {
         let parsed = entry::read(path)?;
         faults.extend(FaultJson::all(path, &parsed.faults));
         documents.push(parsed.document);

@@ -12,7 +12,7 @@ use super::entry::{self, Remark};
 use crate::error::{CommandError, Exit};
 use crate::files::note_published;
 use crate::measure::args::KernelFilter;
-use crate::output::{OutputArgs, text};
+use crate::output::{OutputArgs, counted, text};
 
 #[derive(Args)]
 pub(crate) struct Prune {
@@ -30,54 +30,65 @@ pub(crate) struct Prune {
     output: OutputArgs,
 }
 
+#[derive(Default)]
+struct Changes {
+    removed: Vec<Remark<Entry>>,
+    shortened: Vec<Remark<Entry>>,
+}
+
+impl Changes {
+    const fn is_empty(&self) -> bool {
+        self.removed.is_empty() && self.shortened.is_empty()
+    }
+}
+
 impl Prune {
     pub(crate) fn run(&self) -> Result<Exit, CommandError> {
         let mut document = entry::read(&self.file)?.document;
-        let mut removed = self.prune(&mut document);
-        let mut kept = document.entries().len();
-        if !removed.is_empty() && !self.dry_run {
+        let mut changes = self.prune(&mut document);
+        let mut left = document.entries().len();
+        if !changes.is_empty() && !self.dry_run {
             let update = |document: &mut Document| Ok(self.prune(document));
             let published = profile::update(&self.file, document, update)?;
             note_published(&self.file, &published);
-            (removed, kept) = (published.outcome, published.entries);
+            (changes, left) = (published.outcome, published.entries);
         }
+        let Changes { removed, shortened } = &changes;
+        let unchanged = left - shortened.len();
         let document = json!({
             "file": self.file.display().to_string(),
             "removed": removed,
-            "kept": kept,
+            "shortened": shortened,
+            "unchanged": unchanged,
             "dry_run": self.dry_run,
         });
-        self.output.print(&document, text(|f| self.write_text(f, &removed, kept)))?;
+        self.output.print(&document, text(|f| self.write_text(f, &changes, unchanged)))?;
         Ok(Exit::Yes)
     }
 
     fn write_text(
         &self,
         f: &mut fmt::Formatter<'_>,
-        removed: &[Remark<Entry>],
-        kept: usize,
+        changes: &Changes,
+        unchanged: usize,
     ) -> fmt::Result {
-        if !removed.is_empty() {
-            let rows = removed.iter().map(|Remark { entry, reason }| {
+        let Changes { removed, shortened } = changes;
+        if !changes.is_empty() {
+            let rows = removed.iter().chain(shortened).map(|Remark { entry, reason }| {
                 let choice = entry::full_choice(entry.choice, &entry.parameters);
                 let (source, date) = (entry.key.source.clone(), entry.found.date.clone());
                 (entry, [choice, source, date, reason.clone()])
             });
             write!(f, "{}", entry::table(["choice", "source", "date", "reason"], rows))?;
         }
-        let verb = match (self.dry_run, self.defaults) {
-            (true, true) => "would be removed or shortened",
-            (true, false) => "would be removed",
-            (false, true) => "removed or shortened",
-            (false, false) => "removed",
-        };
-        writeln!(f, "{} {verb}, {kept} kept", entry::entries(removed.len()))
+        let others = counted(&[(removed.len(), "removed"), (shortened.len(), "shortened")]);
+        let note = if self.dry_run { ", if run without --dry-run" } else { "" };
+        writeln!(f, "{unchanged} unchanged{others}{note}")
     }
 
-    /// Removes entries, and returns each with its reason.
-    fn prune(&self, document: &mut Document) -> Vec<Remark<Entry>> {
-        let mut removed = Vec::new();
-        let mut confirmed = Vec::new();
+    /// Removes and shortens entries, and returns them as they were, each with the reason.
+    fn prune(&self, document: &mut Document) -> Changes {
+        let mut changes = Changes::default();
         // Such an entry would no longer say that it measured the choice of its row.
         let rows = document.decisions().to_vec();
         let is_of_row = |entry: &Entry| {
@@ -86,21 +97,24 @@ impl Prune {
             lists.any(|list| list.row(&sizes).is_some_and(|row| !list.rows[row].is_default()))
         };
         document.retain(|entry| {
-            let mut reason = self.reason(entry);
+            let remark = |reason| Remark { entry: entry.clone(), reason };
+            let reason = self.reason(entry);
             if reason.is_none() && self.is_shortened(entry) && !is_of_row(entry) {
-                let Entry { key, shape, found, .. } = entry.clone();
-                confirmed.push(Entry::confirmed(key, shape, found.date));
-                reason = Some("the default is as fast, and stays confirmed".into());
+                let reason = "the default is as fast, and stays confirmed".into();
+                changes.shortened.push(remark(reason));
+                return false;
             }
             let is_kept = reason.is_none();
-            removed.extend(reason.map(|reason| Remark { entry: entry.clone(), reason }));
+            changes.removed.extend(reason.map(remark));
             is_kept
         });
-        for entry in confirmed {
+        for Remark { entry: Entry { key, shape, found, .. }, .. } in
+            changes.shortened.iter().cloned()
+        {
             // It has the key and the shape of an entry that was there.
-            let _ = document.insert(entry);
+            let _ = document.insert(Entry::confirmed(key, shape, found.date));
         }
-        removed
+        changes
     }
 
     fn is_shortened(&self, entry: &Entry) -> bool {

@@ -4,7 +4,10 @@ use std::fmt;
 use std::path::PathBuf;
 
 use clap::Args;
-use gridguard::profile::{DeviceIdentity, Document, Entry, Environment, ParsedProfile};
+use gridguard::catalog;
+use gridguard::profile::{
+    DeviceIdentity, Document, Entry, Environment, ParsedProfile, built_in_profile,
+};
 use serde_json::json;
 
 use super::entry::{self, FaultJson};
@@ -14,7 +17,7 @@ use crate::output::{OutputArgs, counted, known, text};
 
 #[derive(Args)]
 pub(crate) struct Show {
-    /// Profile
+    /// Profile, or GPU of the catalogue whose built-in profile is shown, for example h200
     file: PathBuf,
     #[command(flatten)]
     kernels: KernelFilter,
@@ -24,7 +27,7 @@ pub(crate) struct Show {
 
 impl Show {
     pub(crate) fn run(&self) -> Result<Exit, CommandError> {
-        let ParsedProfile { document, faults } = entry::read(&self.file)?;
+        let ParsedProfile { document, faults } = self.read()?;
         let is_wanted = |entry: &&Entry| self.kernels.matches(&entry.key.kernel);
         let entries: Vec<&Entry> = document.entries().iter().filter(is_wanted).collect();
         let report = json!({
@@ -53,10 +56,26 @@ impl Show {
     }
 }
 
+impl Show {
+    /// The file, or the built-in profile of this name.
+    fn read(&self) -> Result<ParsedProfile, CommandError> {
+        let name = self.file.to_str().filter(|_| !self.file.exists());
+        let Some(limits) = name.and_then(|name| catalog::limits(name).ok()) else {
+            return entry::read(&self.file);
+        };
+        let text = built_in_profile(&DeviceIdentity::new(&limits)).ok_or_else(|| {
+            let message =
+                format!("there is no built-in profile of {}, and no such file", limits.name);
+            CommandError::invalid_file(&self.file, message)
+        })?;
+        Document::parse(text).map_err(CommandError::in_file(&self.file))
+    }
+}
+
 /// The device, and the versions that the entries were measured with.
 fn write_head(f: &mut fmt::Formatter<'_>, document: &Document) -> fmt::Result {
     let device @ DeviceIdentity { memory_bytes, l2_bytes, processor, .. } = document.device();
-    writeln!(f, "{device}, {memory_bytes} bytes of memory, {l2_bytes} bytes of L2 cache")?;
+    writeln!(f, "{device}\nmemory {memory_bytes} bytes, L2 cache {l2_bytes} bytes")?;
     if let Some(processor) = processor {
         writeln!(f, "processor {processor}")?;
     }

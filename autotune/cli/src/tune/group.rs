@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 
-use gridguard::profile::{DeviceIdentity, Document, Entry, Key, Named, user_folder};
+use gridguard::profile::{DeviceIdentity, Document, Entry, Key, Named, move_user_folder};
 use gridguard_autotune::{HeldOut, Measurements};
 use gridguard_files::{check_output, create_folder};
 
@@ -58,7 +58,7 @@ impl DeviceGroup {
                 return Err(CommandError::invalid_file(file, message));
             }
             Some(file) => file.to_owned(),
-            None => user_folder().ok_or_else(no_folder)?.join(name),
+            None => move_user_folder().ok_or_else(no_folder)?.join(name),
         };
         // Reads and creates files before anything is measured, to report errors at once.
         let stored = load_profile(&file)?.map(|parsed| parsed.document);
@@ -66,9 +66,15 @@ impl DeviceGroup {
             let serves = stored.device().serves(stored.aliases(), identity);
             serves.map_err(CommandError::in_file(&file))?;
         }
+        let place = match profile {
+            Some(_) => file.display().to_string(),
+            None => {
+                format!("{}, in the user's folder (--profile names another file)", file.display())
+            }
+        };
         create_folder(&Path::new(".").join(file.parent().unwrap_or(&file)))
-            .map_err(CommandError::io(file.display()))?;
-        check_output(&file).map_err(CommandError::publish(&file))?;
+            .map_err(CommandError::io(&place))?;
+        check_output(&file).map_err(|error| CommandError::io(&place)(error.into()))?;
         Ok(Self { targets, file, measured: Mutex::default(), stored })
     }
 

@@ -1,9 +1,12 @@
 //! Hostile use: contradictory arguments, closed outputs, no home folder, signals.
 
 use std::fs::{self, File, OpenOptions};
+use std::path::Path;
 use std::process::{Command, Stdio};
+use std::time::Duration;
 
 use crate::command::{Ran, Words, command, gridguard, parsed, run, signal, start, wait_until};
+use gridguard_files::FileLock;
 use tempfile::TempDir;
 
 const REJECTED: &str = "check --gpu h200 --grid 1,65536 --block 1";
@@ -156,7 +159,7 @@ fn a_plot_that_cannot_be_written_whole_leaves_the_old_one() {
         .map(|file| file.expect("a file").file_name())
         .collect();
     names.sort();
-    assert_eq!(names, ["curve.svg", "p.ron", "p.ron.lock"]);
+    assert_eq!(names, ["curve.svg", "p.ron"]);
 }
 
 #[test]
@@ -178,24 +181,80 @@ fn the_user_s_folder_must_be_an_absolute_path() {
     let file = file.to_str().expect("a name");
     let tuned = |variables: &[(&str, &str)]| {
         let mut command = command(folder.path(), TUNE);
-        for name in ["GRIDGUARD_PROFILES", "XDG_CACHE_HOME", "HOME"] {
+        for name in ["GRIDGUARD_PROFILES", "XDG_CACHE_HOME", "XDG_DATA_HOME", "HOME"] {
             command.env_remove(name);
         }
         Ran::from(command.envs(variables.iter().copied()).output().expect("runs"))
     };
-    for none in [&[("HOME", "home")][..], &[("HOME", "home"), ("XDG_CACHE_HOME", "cache")]] {
+    for none in [&[("HOME", "home")][..], &[("HOME", "home"), ("XDG_DATA_HOME", "data")]] {
         tuned(none).exits(2).notes("no folder for this user's profiles");
     }
-    for usual in [&[("HOME", home)][..], &[("HOME", home), ("XDG_CACHE_HOME", "cache")]] {
-        let ran = tuned(usual).exits(0);
-        let profiles = format!("profile {home}/.cache/gridguard/profiles/host-");
-        ran.prints(&profiles);
+    // The profiles of an earlier version are read where they are, and moved before the first is written.
+    let [old, new] =
+        [".cache", ".local/share"].map(|base| format!("{home}/{base}/gridguard/profiles"));
+    tuned(&[("HOME", home), ("GRIDGUARD_PROFILES", &old)]).exits(0).prints("1 tuned");
+    for usual in [&[("HOME", home)][..], &[("HOME", home), ("XDG_DATA_HOME", "data")]] {
+        tuned(usual)
+            .exits(0)
+            .prints("1 already in the profile")
+            .prints(&format!("profile {new}/host-"));
+        assert!(!Path::new(&old).exists());
     }
-    assert!(!folder.path().join("cache").exists());
+    assert!(!folder.path().join("data").exists());
     for unusable in [[("HOME", file)], [("GRIDGUARD_PROFILES", file)], [("HOME", "/proc")]] {
         let ran = tuned(&unusable).exits(3);
         assert_eq!(ran.err.lines().count(), 1, "{}", ran.err);
         assert!(ran.out.is_empty(), "{}", ran.out);
+        let is_created = unusable == [("HOME", "/proc")];
+        assert_eq!(
+            ran.err.contains(", in the user's folder (--profile names another file): "),
+            is_created
+        );
+    }
+}
+
+#[test]
+fn a_profile_that_cannot_be_written_is_kept_and_the_error_says_what_to_do() {
+    let folder = folder();
+    run(folder.path(), &tune("--profile p.ron")).exits(0);
+    let before = fs::read(folder.path().join("p.ron")).expect("a profile");
+    let mut full = Command::new("bash");
+    full.args(["-c", "ulimit -f 0; exec \"$0\" \"$@\""]).arg(gridguard());
+    full.args(tune("--shape 200x8 --profile p.ron").words()).current_dir(&folder);
+    let ran = Ran::from(full.output().expect("a shell")).exits(1);
+    ran.notes("cannot write p.ron (writing a temporary file): File too large");
+    ran.notes("; the profile is as before: make room, or name another file with --profile");
+    assert_eq!(fs::read(folder.path().join("p.ron")).expect("a profile"), before);
+    let mut names = fs::read_dir(&folder).expect("a folder").flatten().map(|it| it.file_name());
+    assert!(names.all(|name| name == "p.ron" || name == "p.ron.unfinished"));
+    run(folder.path(), &tune("--shape 200x8 --profile p.ron")).exits(0);
+    assert_eq!(parsed(&folder.path().join("p.ron")).entries().len(), 2);
+}
+
+#[test]
+fn ctrl_c_while_the_profile_is_written_ends_with_the_old_or_the_new_profile() {
+    for (signals, entries) in [(1, 2), (2, 1)] {
+        let folder = folder();
+        run(folder.path(), &tune("--profile p.ron")).exits(0);
+        let lock = folder.path().join("p.ron.lock");
+        let held = FileLock::acquire(&lock, Duration::ZERO).expect("free");
+        let child = start(folder.path(), &tune("--shape 200x8 --profile p.ron"));
+        let open_files = format!("/proc/{}/fd", child.id());
+        let waits = || {
+            let mut files = fs::read_dir(&open_files).into_iter().flatten().flatten();
+            files.any(|file| fs::read_link(file.path()).is_ok_and(|open| open == lock))
+        };
+        wait_until(waits);
+        let interrupt = || Command::new("kill").args(["-INT", &child.id().to_string()]).status();
+        assert!(interrupt().expect("sent").success());
+        if signals == 2 {
+            std::thread::sleep(Duration::from_millis(200));
+            assert!(interrupt().expect("sent").success());
+        } else {
+            drop(held);
+        }
+        Ran::from(child.wait_with_output().expect("ends")).exits(130);
+        assert_eq!(parsed(&folder.path().join("p.ron")).entries().len(), entries);
     }
 }
 

@@ -20,8 +20,8 @@ fn a_profile_is_shown_with_its_device_and_a_row_for_each_entry() {
     put(&folder, "p.ron", [norm(300, EARLY), other]);
     let shown = profile(&folder, "show p.ron").exits(0);
     let expected = "\
-NVIDIA H200, backend host, compute capability 9.0, 132 multiprocessors, 150109880320 bytes of \
-memory, 62914560 bytes of L2 cache
+the host as NVIDIA H200, compute capability 9.0, 132 multiprocessors
+memory 150109880320 bytes, L2 cache 62914560 bytes
 processor PROCESSOR
 measured with tuner 0.1.0
 2 entries
@@ -38,6 +38,18 @@ rms_norm  f32    4096x8  cold-graph    chunks of 2048         2  2.000 ms     -2
     assert_eq!(json["device"]["backend"], "host");
     assert_eq!(json["entries"][0]["shape"], json!([["rows", 300], ["columns", 8]]));
     assert_eq!(json["entries"][1]["choice"], json!({"chunked": {"max_items": 2048}}));
+}
+
+#[test]
+fn the_built_in_profile_of_a_gpu_is_shown_by_the_gpu_s_name() {
+    let folder = folder();
+    let shown = profile(&folder, "show h200 --kernel softmax").exits(0);
+    assert!(shown.out.starts_with("NVIDIA H200, compute capability 9.0, "), "{}", shown.out);
+    profile(&folder, "show a100-80gb")
+        .exits(2)
+        .notes("a100-80gb: there is no built-in profile of NVIDIA");
+    put(&folder, "h200", [norm(300, EARLY)]);
+    profile(&folder, "show h200").exits(0).prints("the host as NVIDIA H200");
 }
 
 #[test]
@@ -98,7 +110,8 @@ fn a_merge_does_not_depend_on_order_or_repetition() {
     assert_eq!(rows(&parsed(&folder.path().join("abc.ron"))), [300, 500, 700, 900]);
     // Onto its own result, and with it as input.
     merge(&["a.ron", "b.ron", "c.ron"], "abc.ron");
-    merge(&["abc.ron", "a.ron", "abc.ron"], "abc.ron");
+    let again = merge(&["abc.ron", "a.ron", "abc.ron"], "abc.ron");
+    assert!(again.out.starts_with("4 entries from 2 files, "), "{}", again.out);
     assert_eq!(text(&folder, "abc.ron"), text(&folder, "cba.ron"));
 }
 
@@ -185,7 +198,7 @@ fn prune_removes_stale_entries() {
     let before = text(&folder, "p.ron");
 
     let dry = profile(&folder, "prune p.ron --dry-run").exits(0);
-    assert!(dry.out.ends_with("1 entry would be removed, 3 kept\n"), "{}", dry.out);
+    assert!(dry.out.ends_with("3 unchanged, 1 removed, if run without --dry-run\n"), "{}", dry.out);
     dry.prints("the kernel's source has changed");
     assert_eq!(text(&folder, "p.ron"), before);
 
@@ -194,7 +207,7 @@ fn prune_removes_stale_entries() {
     assert_eq!(rows(&parsed(&folder.path().join("p.ron"))), [500, 300, 900]);
     let pruned = profile(&folder, "prune p.ron --format json").exits(0).json();
     assert_eq!(
-        (&pruned["kept"], &pruned["removed"][0]["source"]),
+        (&pruned["unchanged"], &pruned["removed"][0]["source"]),
         (&2.into(), &"0123456789abcdef".into())
     );
     assert_eq!(rows(&parsed(&folder.path().join("p.ron"))), [300, 900]);
@@ -208,11 +221,10 @@ fn prune_shortens_entries_that_do_not_beat_the_default_and_lookups_say_so() {
     put(&folder, "p.ron", [norm(300, EARLY), equal]);
     let prune = "prune p.ron --defaults";
     let pruned = profile(&folder, prune).exits(0);
-    let said =
-        "the default is as fast, and stays confirmed\n1 entry removed or shortened, 2 kept\n";
+    let said = "the default is as fast, and stays confirmed\n1 unchanged, 1 shortened\n";
     assert!(pruned.out.ends_with(said), "{}", pruned.out);
     let again = profile(&folder, prune).exits(0);
-    assert_eq!(again.out, "0 entries removed or shortened, 2 kept\n");
+    assert_eq!(again.out, "2 unchanged\n");
     assert_eq!(text(&folder, "p.ron").matches("confirmed: \"2026-").count(), 1);
     let shown = profile(&folder, "show p.ron").exits(0);
     let row = "500x8  confirmed         -         -           -        0  2026-11-20T12:00:00Z\n";
