@@ -50,7 +50,7 @@ fn a_choice_is_measured_again_only_with_again() {
     let folder = folder();
     let first = tune_norms(folder.path(), &["300x8"], "").exits(0);
     assert!(first.out.starts_with("rms_norm f32 300x8 on the host as NVIDIA H200: throughput\n"));
-    for words in ["strategy", "verdict", "default", "1 tuned, in ", "profile p.ron\n"] {
+    for words in ["chunks", "vs default", "\ndefault ", "1 tuned, in ", "profile p.ron\n"] {
         first.prints(words);
     }
     let profile = folder.path().join("p.ron");
