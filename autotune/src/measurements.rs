@@ -149,7 +149,8 @@ impl TuningOutcome {
     fn served(&self) -> BTreeSet<RowChoice> {
         let most = self.best() * TIE_FACTOR;
         let is_fast = |one: &&MeasuredCandidate| {
-            one.candidate == self.winner || self.ratio(one).is_some_and(|ratio| ratio <= most)
+            one.candidate == self.winner
+                || is_compared(one) && self.ratio(one).is_some_and(|ratio| ratio <= most)
         };
         let fast = self.candidates.iter().filter(is_fast).map(|one| &one.candidate);
         let default = fast.clone().any(|one| *one == self.default).then_some(None);
@@ -175,11 +176,15 @@ impl TuningOutcome {
 
     /// The least [`Self::ratio`] of the candidates that were compared to the end.
     fn best(&self) -> f64 {
-        let compared = self.candidates.iter().filter(|one| {
-            !matches!(one.verdict, CandidateVerdict::Eliminated { .. } | CandidateVerdict::Failed)
-        });
+        let compared = self.candidates.iter().filter(|one| is_compared(one));
         compared.filter_map(|one| self.ratio(one)).fold(1.0, f64::min)
     }
+}
+
+/// Whether the search compared a candidate to the end, and other processes did not disturb that.
+const fn is_compared(one: &MeasuredCandidate) -> bool {
+    use CandidateVerdict::{Eliminated, Failed, Undecided};
+    !matches!(one.verdict, Eliminated { .. } | Failed | Undecided)
 }
 
 /// The fewest shapes of a figure: one to leave out, and two to decide between.
