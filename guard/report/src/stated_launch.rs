@@ -131,8 +131,8 @@ fn stated_rule(violation: &Violation) -> ViolatedRule {
     rule
 }
 
-/// The rules that `request` violates on `device` with a kernel that opted in to the most shared memory, or else those
-/// without opting in.
+/// The rules that `request` violates on `device` with a kernel that opted in to the most shared memory; if there are
+/// none, without the opt-in.
 fn violations(request: &LaunchRequest, device: &DeviceLimits, kernel: &KernelLimits) -> Violations {
     let opted_in = Some(device.max_shared_bytes_per_block_opt_in);
     for max_dynamic_shared_bytes in [opted_in, None] {
