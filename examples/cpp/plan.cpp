@@ -16,7 +16,7 @@ int main(int count, char **arguments) {
         return 2;
     }
     // Temporal attention: 15,360 items of 5 blocks each, on y.
-    const gridguard::config config({1, 76800, 1}, {128, 1, 1});
+    const gridguard::config config({1, 76800}, {128});
     if (auto valid = limits->validate(config); !valid) std::cout << valid.error().message() << "\n";
 
     const gridguard::batch items(GG_AXIS_Y, 15360, 5);

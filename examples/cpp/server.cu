@@ -43,7 +43,7 @@ std::string serve(unsigned n, cudaStream_t stream) {
     auto filled = GG_LAUNCH(fill, dim3(1, n, 1), dim3(WIDTH), 0, stream, memory.values, 1.0f);
     if (!filled) reply += filled.error().message() + "\n";
 
-    const split grid({1, n, 1}, batch(GG_AXIS_Y, n));
+    const split grid({1, n}, batch(GG_AXIS_Y, n));
     auto scaled = GG_LAUNCH(scale, grid, dim3(WIDTH), 0, stream, items(memory.values, WIDTH), 2.0f,
                             length);
     if (!scaled) return reply + scaled.error().message();

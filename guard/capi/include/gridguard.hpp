@@ -1,10 +1,14 @@
 // gridguard in C++17: owning handles, and results instead of statuses. Link libgridguard.
 //
 //   auto limits = gridguard::limits::of_gpu("h200").value();
-//   gridguard::config config({1, 76800, 1}, {128, 1, 1});
+//   gridguard::config config({1, 76800}, {128});
 //   if (auto valid = limits.validate(config); !valid) std::cerr << valid.error().message();
 #ifndef GRIDGUARD_HPP
 #define GRIDGUARD_HPP
+
+#if __cplusplus < 201703L && !(defined(_MSVC_LANG) && _MSVC_LANG >= 201703L)
+#error "gridguard.hpp needs C++17: compile with -std=c++17 or later"
+#endif
 
 #include "gridguard.h"
 
@@ -140,9 +144,16 @@ template <class Owner, class Handle, class Call> result<Owner> make(Call &&call)
     return Owner(handle);
 }
 
+/// Three sizes in 64 bits. Those left out are 1, as in CUDA's `dim3`.
+struct sizes : gg_dim3 {
+    constexpr sizes(std::uint64_t along_x = 1, std::uint64_t along_y = 1, std::uint64_t along_z = 1)
+        : gg_dim3{along_x, along_y, along_z} {}
+    constexpr sizes(gg_dim3 all) : gg_dim3(all) {}
+};
+
 /// A launch configuration: `gg_config` with its size.
 struct config : gg_config {
-    config(gg_dim3 grid_blocks, gg_dim3 block_threads, std::uint64_t shared_bytes = 0)
+    config(sizes grid_blocks, sizes block_threads, std::uint64_t shared_bytes = 0)
         : gg_config{} {
         struct_size = sizeof(gg_config);
         grid = grid_blocks;

@@ -7,7 +7,7 @@
 // A grid that declares its batch is split where it is too large; arguments then say how they follow:
 //
 //   using namespace gridguard;
-//   GG_LAUNCH(scale, split({1, n, 1}, batch(GG_AXIS_Y, n)), block, 0, stream,
+//   GG_LAUNCH(scale, split({1, n}, batch(GG_AXIS_Y, n)), block, 0, stream,
 //             items(x, 32), 2.0f, length);
 #ifndef GRIDGUARD_CUDA_HPP
 #define GRIDGUARD_CUDA_HPP
@@ -30,11 +30,11 @@ namespace gridguard {
 
 /// The blocks of a launch, and how they may be split.
 struct split {
-    split(dim3 all) : blocks{all.x, all.y, all.z} {}
-    split(std::uint64_t x) : blocks{x, 1, 1} {}
-    split(gg_dim3 all, gridguard::batch items) : blocks(all), items(items) {}
+    split(dim3 all) : blocks(all.x, all.y, all.z) {}
+    split(std::uint64_t x) : blocks(x) {}
+    split(sizes all, gridguard::batch items) : blocks(all), items(items) {}
 
-    gg_dim3 blocks;
+    sizes blocks;
     std::optional<gridguard::batch> items;
 };
 

@@ -19,6 +19,17 @@ fn the_wrapper_returns_values_or_errors() {
 }
 
 #[test]
+fn an_older_standard_is_named() {
+    let include = format!("-I{PACKAGE}/include");
+    let source = format!("{PACKAGE}/tests/cpp/wrapper.cpp");
+    let mut compiler = std::process::Command::new("g++");
+    let output =
+        compiler.args(["-std=c++14", "-fsyntax-only", &include, &source]).output().expect("g++");
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(!output.status.success() && said.contains("gridguard.hpp needs C++17"), "{said}");
+}
+
+#[test]
 fn one_macro_validates_and_launches() {
     with_fake(&[], || {
         let runtime = format!("-I{PACKAGE}/tests/cpp");

@@ -74,7 +74,7 @@ static u64 *allocate() {
 
 static void a_grid_with_a_batch_is_split() {
     u64 *out = allocate();
-    auto launched = GG_LAUNCH(fake_iota_y, split({1, ITEMS, 1}, batch(GG_AXIS_Y, ITEMS)),
+    auto launched = GG_LAUNCH(fake_iota_y, split({1, ITEMS}, batch(GG_AXIS_Y, ITEMS)),
                               dim3(128), 0, stream, items(out, 1), offset, length);
     CHECK(launched && *launched == 2);
     CHECK(cuCtxSynchronize() == 0);

@@ -22,7 +22,8 @@ static void a_launch_is_validated() {
     kernel_info info("attention");
     auto limits = limits::of_gpu("h200", &info).value();
     CHECK(std::string(limits.device().name) == "NVIDIA H200");
-    config config({1, 76800, 1}, {128, 1, 1});
+    config config({1, 76800}, {128}); // omitted sizes are 1
+    CHECK(config.grid.z == 1 && config.block.y == 1 && config.block.z == 1);
     auto valid = limits.validate(config);
     CHECK(!valid);
     CHECK(valid.error().status() == GG_REJECTED);
@@ -41,7 +42,7 @@ static void a_launch_is_validated() {
 
 static void a_launch_is_planned() {
     auto limits = limits::of_gpu("any").value();
-    config config({1, 76800, 1}, {128, 1, 1}, 1024);
+    config config({1, 76800}, {128}, 1024);
     batch items(GG_AXIS_Y, 15360, 5);
     auto plan = limits.plan(config, &items);
     CHECK(plan && plan->chunks.size() == 2 && plan->info.largest_items == 7680);
