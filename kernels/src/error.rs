@@ -8,7 +8,7 @@ use gridguard::{ComputeCapability, DeviceLimits};
 #[allow(missing_docs, reason = "the messages explain the fields")]
 pub enum KernelError {
     /// A dimension is outside the range that the kernel supports.
-    #[error("{dimension} is {given}, the kernel takes {least} to {most}")]
+    #[error("{dimension} is {given}, the kernel takes {}", range(*least, *most))]
     Dimension { dimension: &'static str, given: u64, least: u64, most: u64 },
     /// A dimension is not a multiple of a required number.
     #[error("{dimension} is {given}, not a multiple of {of}")]
@@ -85,5 +85,14 @@ impl KernelError {
     ) -> Self {
         let (capability, device) = (device.compute_capability, device.name.clone());
         Self::Unsupported { what, needed, device, capability, remedy }
+    }
+}
+
+/// `0 or 1`, `24`, `1 to 512`: what a kernel takes.
+pub(crate) fn range(least: u64, most: u64) -> String {
+    match (least, most) {
+        (0, 1) => "0 or 1".into(),
+        _ if least == most => most.to_string(),
+        _ => format!("{least} to {most}"),
     }
 }

@@ -105,7 +105,7 @@ pub enum Remedy {
         fold: bool,
     },
     /// Split the batch into several launches.
-    #[display("split the batch into {launches} launches of {items} items")]
+    #[display("split the batch into {launches} launches of {}", count(*items, "item"))]
     SplitItems {
         /// The number of launches.
         launches: u64,
@@ -122,7 +122,7 @@ pub enum Remedy {
     #[display("move threads to another axis of the block")]
     MoveThreads,
     /// Use smaller blocks.
-    #[display("use blocks of at most {threads} threads")]
+    #[display("use blocks of at most {}", count(*threads, "thread"))]
     SmallerBlocks {
         /// The most threads that fit.
         threads: u64,
@@ -138,7 +138,7 @@ pub enum Remedy {
         "{}compile the kernel for fewer registers per thread",
         match threads {
             0 => String::new(),
-            _ => format!("use blocks of at most {threads} threads, or "),
+            _ => format!("use blocks of at most {}, or ", count(*threads, "thread")),
         }
     )]
     FewerRegisters {
@@ -202,7 +202,7 @@ pub enum Remedy {
     #[display("use a smaller cluster, or blocks with fewer threads or less shared memory")]
     LighterCluster,
     /// Pad the grid's axis to a multiple of the cluster.
-    #[display("pad the axis to {blocks} blocks, or use a cluster that divides it")]
+    #[display("pad the axis to {}, or use a cluster that divides it", count(*blocks, "block"))]
     PadGrid {
         /// The next multiple, in blocks; saturated.
         blocks: u64,
@@ -230,8 +230,9 @@ pub enum Remedy {
     /// Launch fewer blocks at once, with pointers to their own items, or compile the kernel with 64-bit indices. Parts
     /// of a rewritten kernel's grid keep the indices of the whole grid, and wrap too.
     #[display(
-        "declare a batch along {axis}, whose chunks have at most {blocks} blocks and pointers to their own items, or \
-         compile the kernel with 64-bit indices; parts of a rewritten kernel's grid wrap too"
+        "declare a batch along {axis}, whose chunks have at most {} and pointers to their own items, or compile the \
+         kernel with 64-bit indices; parts of a rewritten kernel's grid wrap too",
+        count(*blocks, "block")
     )]
     RebasePointers {
         /// The axis.
@@ -246,7 +247,7 @@ pub enum Remedy {
     #[display("provide more memory, or use less workspace per item")]
     MoreMemory,
     /// Make grid and batch agree.
-    #[display("make the grid cover the {items} items of the batch")]
+    #[display("make the grid cover the {} of the batch", count(*items, "item"))]
     MatchBatch {
         /// The declared items.
         items: u64,
@@ -255,7 +256,7 @@ pub enum Remedy {
     #[display("use fewer blocks, each looping over several items")]
     ShrinkGrid,
     /// Allow larger chunks.
-    #[display("allow chunks of at least {items} items")]
+    #[display("allow chunks of at least {}", count(*items, "item"))]
     ChunkUnit {
         /// Items of the smallest chunk that respects clusters and alignment.
         items: u64,
@@ -273,6 +274,11 @@ pub enum Remedy {
          strategy"
     )]
     LoadRewritten,
+}
+
+/// `1 block`, `2 blocks`.
+fn count(number: u64, noun: &str) -> String {
+    format!("{number} {noun}{}", if number == 1 { "" } else { "s" })
 }
 
 #[cfg(feature = "serde")]

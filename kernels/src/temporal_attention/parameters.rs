@@ -8,7 +8,7 @@ use super::flash::{self, Division};
 use super::shape::{ROWS, Shape};
 use super::variant::Variant;
 use crate::element::ElementType;
-use crate::error::KernelError;
+use crate::error::{KernelError, range};
 use crate::operation::{VECTOR_BYTES, WARP, named, refused, replaced};
 
 /// Threads of a block of the general kernel.
@@ -70,11 +70,7 @@ impl LaunchParameters {
     }
 
     /// The launch over all problems of a shape, with `shared_bytes` of shared memory for each block.
-    pub(super) const fn grid(
-        &self,
-        shape: &Shape,
-        shared_bytes: u64,
-    ) -> (LaunchRequest, BatchAxis) {
+    pub(super) fn grid(&self, shape: &Shape, shared_bytes: u64) -> (LaunchRequest, BatchAxis) {
         let (axis, per_block) = (self.axis(), self.problems_per_block());
         let grid = Dim3::ONE.with(axis, shape.problems().div_ceil(per_block));
         let request = LaunchRequest::new(grid, Dim3::new(self.threads(), 1, 1));
@@ -110,12 +106,7 @@ impl LaunchParameters {
         ];
         for (parameter, given, taken) in limits {
             if !taken.contains(&given) {
-                let expected = match taken.into_inner() {
-                    (0, 1) => "0 or 1".into(),
-                    (least, most) if least == most => most.to_string(),
-                    (least, most) => format!("{least} to {most}"),
-                };
-                return refused(kernel, parameter, given, expected);
+                return refused(kernel, parameter, given, range(*taken.start(), *taken.end()));
             }
         }
         Ok(())

@@ -223,6 +223,6 @@ mod tests {
         let shape = BlockShape::new(1, 4, 16, 2).expect("legal");
         let weights = BlockWeights::<f16>::random(24, 1).expect("legal");
         let error = BlockReference::new(&shape, &weights).expect_err("another number");
-        assert_eq!(error.to_string(), "channels is 16, the kernel takes 24 to 24");
+        assert_eq!(error.to_string(), "channels is 16, the kernel takes 24");
     }
 }

@@ -27,7 +27,7 @@ pub enum WeightsError {
     #[error("not a valid safetensors file: {error}")]
     Format { error: SafeTensorError },
     /// It has no block, or several to choose from.
-    #[error("the file has {} blocks{}", found.len(), listed(found))]
+    #[error("the file has {}", listed(found))]
     Blocks { found: Vec<String> },
     /// A tensor is missing.
     #[error("the file has no tensor {name}")]
@@ -197,13 +197,13 @@ fn convert<T: Element, const N: usize>(to: &mut Vec<T>, from: &[u8], value: fn([
     to.extend(elements.iter().map(|bytes| T::narrow(value(*bytes))));
 }
 
-/// `: a, b`, or a part of a long list.
+/// `2 blocks: name one of them: a, b`, with a part of a long list.
 fn listed(found: &[String]) -> String {
     let shown = found.iter().take(SHOWN).map(String::as_str).collect::<Vec<_>>().join(", ");
-    match (found.is_empty(), found.len() > SHOWN) {
-        (true, _) => String::new(),
-        (false, true) => format!(": name one of them: {shown}, ..."),
-        (false, false) => format!(": name one of them: {shown}"),
+    let more = if found.len() > SHOWN { ", ..." } else { "" };
+    match found.len() {
+        0 => "no block".into(),
+        blocks => format!("{blocks} blocks: name one of them: {shown}{more}"),
     }
 }
 
@@ -282,7 +282,7 @@ mod tests {
         two.extend(block("b.", Dtype::F16));
         assert_eq!(refused(&two, None), "the file has 2 blocks: name one of them: a., b.");
         assert_eq!(refused(&two, Some("c")), "the file has no tensor c.attn1.to_q.weight");
-        assert_eq!(refused(&[], None), "the file has 0 blocks");
+        assert_eq!(refused(&[], None), "the file has no block");
         let bytes = file(&two);
         assert!(WeightsFile::read(&bytes).expect("valid").block::<f32>(Some("b")).is_ok());
     }

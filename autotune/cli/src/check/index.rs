@@ -8,6 +8,7 @@ use gridguard_index::{EntryIndex, Size, Sizes, Verdict, Wrap};
 use serde::Serialize;
 
 use crate::error::CommandError;
+use crate::output::count;
 use crate::ptx::index::{set_launch, set_parameters};
 
 /// The indices of a kernel.
@@ -70,7 +71,7 @@ impl fmt::Display for KernelIndex {
             f.write_str("  32-bit indices wrap")?;
             for (place, (axis, blocks)) in self.wraps_from.iter().enumerate() {
                 let and = if place > 0 { "," } else { "" };
-                write!(f, "{and} from {blocks} blocks on {axis}")?;
+                write!(f, "{and} from {} on {axis}", count(*blocks, "block", "blocks"))?;
             }
             f.write_char('\n')?;
         }

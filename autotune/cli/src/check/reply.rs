@@ -90,12 +90,12 @@ pub(super) struct LargestBatch {
 
 impl fmt::Display for LargestBatch {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let items =
-            |most: Option<u64>| most.map_or("no limit".into(), |most| format!("{most} items"));
+        let count = |items| count(items, "item", "items");
+        let items = |most: Option<u64>| most.map_or("no limit".into(), count);
         let (whole, in_chunks) = (items(self.whole), items(self.in_chunks));
         write!(f, "largest batch: {whole} in one launch, {in_chunks} in chunks")?;
         match self.broken {
-            Some((items, blocks)) => writeln!(f, "; {items} items are {blocks} blocks"),
+            Some((items, blocks)) => writeln!(f, "; {} are {blocks} blocks", count(items)),
             None => writeln!(f),
         }
     }
