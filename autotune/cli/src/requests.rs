@@ -10,6 +10,7 @@ use serde_json::json;
 use crate::error::{CommandError, Exit};
 use crate::files::open;
 use crate::output::{self, note};
+use crate::words::WHOLE;
 
 /// The longest line in bytes; a request needs less than 1,000.
 const LINE_BYTES: u64 = 1 << 20;
@@ -63,6 +64,9 @@ fn check(text: &str, limits: &DeviceLimits, opts_in: bool) -> Result<Verdict, St
         let position = format!(" at line {} column {}", error.line(), error.column());
         let message = error.to_string();
         let message = message.strip_suffix(&position).unwrap_or(&message);
+        let message = message
+            .replace("expected a tuple of size 3", "expected [x, y, z], such as [1, 76800, 1]");
+        let message = message.replace("expected u64", &format!("expected {WHOLE}"));
         format!("column {}: {message}", error.column())
     })?;
     Ok(if opts_in { request.check_with_opt_in(limits) } else { request.check(limits) })

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::ffi::OsStr;
+use std::str::FromStr;
 
 use clap::builder::{PossibleValue, StringValueParser, TypedValueParser};
 use gridguard::{ComputeCapability, Dim3, catalog};
@@ -18,6 +19,22 @@ pub(crate) fn size(text: &str) -> Result<Dim3, String> {
         _ => Err("expected one to three numbers, as X,Y,Z".into()),
     }
 }
+
+/// A whole number.
+pub(crate) fn whole<N: FromStr>(text: &str) -> Result<N, String> {
+    text.parse().map_err(|_| format!("expected {WHOLE}"))
+}
+
+/// A whole number that is not zero.
+pub(crate) fn from_1(text: &str) -> Result<u64, String> {
+    whole(text).and_then(|number| match number {
+        0 => Err(format!("expected {WHOLE}, of at least 1")),
+        _ => Ok(number),
+    })
+}
+
+/// What is expected where a number is invalid.
+pub(crate) const WHOLE: &str = "a whole number, such as 6";
 
 /// Any text. Completion scripts suggest words for it.
 #[derive(Clone)]

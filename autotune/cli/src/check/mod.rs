@@ -8,7 +8,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use clap::Args;
-use clap::builder::{PossibleValuesParser, RangedU64ValueParser, TypedValueParser};
+use clap::builder::{PossibleValuesParser, TypedValueParser};
 use gridguard::check::{CheckRequest, Legality, Verdict};
 use gridguard::image::KernelAttributes;
 use gridguard::{
@@ -20,12 +20,19 @@ use crate::error::{CommandError, Exit};
 use crate::measure::args::bytes;
 use crate::output::{OutputArgs, Table, note, text};
 use crate::requests;
-use crate::words::{Suggested, gpu_words, size};
+use crate::words::{Suggested, from_1, gpu_words, size, whole};
 use index::KernelIndex;
 use kernel_image::{ImageArgs, KernelFile};
 use reply::{Case, KernelReply, LargestBatch, Reply, legality, write_text};
 
+/// A request of `--requests` with every field.
+const REQUEST: &str = concat!(
+    "A request, on one line; all but grid and block may be omitted:\n",
+    include_str!("request.json")
+);
+
 #[derive(Args)]
+#[command(after_long_help = REQUEST)]
 #[command(group = clap::ArgGroup::new("what").required(true).multiple(true).args(["grid", "requests", "image"]))]
 #[command(group = clap::ArgGroup::new("whose").multiple(false).args(["gpu", "device"]))]
 pub(crate) struct Check {
@@ -35,7 +42,7 @@ pub(crate) struct Check {
     #[arg(hide_possible_values = true)]
     gpu: Vec<String>,
     /// Ordinal of a device of this machine
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", value_parser = whole::<usize>)]
     device: Option<usize>,
     /// Size of the grid in blocks
     #[arg(long, value_name = "X,Y,Z", requires = "block", requires = "whose", value_parser = size)]
@@ -64,7 +71,7 @@ pub(crate) struct Check {
     #[arg(long, hide_short_help = true, value_name = "BYTES", value_parser = bytes)]
     param_bytes: Option<u64>,
     /// Registers per thread of the kernel
-    #[arg(long, hide_short_help = true, value_name = "N")]
+    #[arg(long, hide_short_help = true, value_name = "N", value_parser = whole::<u64>)]
     registers: Option<u64>,
     /// Local memory per thread of the kernel
     #[arg(long, hide_short_help = true, value_name = "BYTES", value_parser = bytes)]
@@ -76,22 +83,22 @@ pub(crate) struct Check {
     #[arg(long, hide_short_help = true, value_name = "BYTES", value_parser = bytes)]
     kernel_max_shared_mem: Option<u64>,
     /// Most threads per block by the kernel's launch bounds
-    #[arg(long, hide_short_help = true, value_name = "N")]
+    #[arg(long, hide_short_help = true, value_name = "N", value_parser = whole::<u64>)]
     kernel_max_threads: Option<u64>,
     /// Grid axis with independent items
     #[arg(long, value_name = "x|y|z", requires = "items", value_parser = axis())]
     batch_axis: Option<Axis>,
     /// Items along the batch axis
-    #[arg(long, value_name = "N", requires = "batch_axis")]
+    #[arg(long, value_name = "N", requires = "batch_axis", value_parser = whole::<u64>)]
     items: Option<u64>,
     /// Blocks per item
-    #[arg(long, value_name = "K", default_value_t = 1, requires = "batch_axis", value_parser = from_1())]
+    #[arg(long, value_name = "K", default_value_t = 1, requires = "batch_axis", value_parser = from_1)]
     blocks_per_item: u64,
     /// Chunks start at multiples of this number of items
-    #[arg(long, hide_short_help = true, value_name = "A", default_value_t = 1, requires = "batch_axis", value_parser = from_1())]
+    #[arg(long, hide_short_help = true, value_name = "A", default_value_t = 1, requires = "batch_axis", value_parser = from_1)]
     align: u64,
     /// Elements addressed per item, for --index-bits 32
-    #[arg(long, hide_short_help = true, value_name = "E", requires = "batch_axis", value_parser = from_1())]
+    #[arg(long, hide_short_help = true, value_name = "E", requires = "batch_axis", value_parser = from_1)]
     #[arg(required_if_eq("index_bits", "32"))]
     elements_per_item: Option<u64>,
     /// Width of the kernel's index arithmetic in bits
@@ -113,15 +120,13 @@ pub(crate) struct Check {
     /// Also find the largest legal batch
     #[arg(long, requires = "batch_axis")]
     max_items: bool,
-    /// File with one JSON request per line, or - for standard input; writes one JSON verdict per line
+    /// File with one JSON request per line, or - for standard input; writes one JSON verdict per line. --requests --help
+    /// shows a request
     #[arg(long, value_name = "FILE|-", requires = "whose", conflicts_with_all = LAUNCH_ARGUMENTS)]
+    #[arg(num_args = 0..=1, default_missing_value = "-")]
     requests: Option<PathBuf>,
     #[command(flatten)]
     output: OutputArgs,
-}
-
-pub(crate) fn from_1() -> RangedU64ValueParser {
-    RangedU64ValueParser::new().range(1..)
 }
 
 fn axis() -> impl TypedValueParser<Value = Axis> {

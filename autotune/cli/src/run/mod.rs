@@ -22,11 +22,11 @@ use gridguard_report::WatchReport;
 use self::library::find_library;
 use self::loader::LIBRARY;
 use self::output::{Kind, Output};
-use crate::check::from_1;
 use crate::elf;
 use crate::error::{CommandError, Exit};
 use crate::files::read_start;
 use crate::output::json;
+use crate::words::from_1;
 
 #[derive(Args)]
 pub(crate) struct Run {
@@ -63,7 +63,7 @@ pub(crate) struct Run {
     #[arg(long, value_enum, default_value_t = Format::Text)]
     format: Format,
     /// Batch size of the program: the summary then names the batch that exceeds a limit
-    #[arg(long, value_name = "N", value_parser = from_1())]
+    #[arg(long, value_name = "N", value_parser = from_1)]
     batch: Option<u64>,
     /// A libgridguard_preload.so to preload instead of this command's own
     ///

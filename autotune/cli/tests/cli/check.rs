@@ -92,14 +92,18 @@ fn shared_memory_opt_in_and_alignment_are_respected() {
 #[test]
 fn usage_is_exit_2_and_says_what_is_wrong() {
     let base = "check --gpu h200 --grid 1 --block 1";
-    let cases: [(&str, &str); 9] = [
+    let cases: [(&str, &str); 10] = [
         ("check --grid 1 --block 1", "--gpu"),
         ("check --gpu h200 --block 1", "--grid"),
         ("check --gpu h200 --grid 1", "--block"),
         ("check --gpu h200 --grid 1,2,3,4 --block 1", "one to three numbers"),
         ("check --gpu h200 --grid -1 --block 1", "-1"),
         ("check --gpu h200 --device 0 --grid 1 --block 1", "--device"),
-        ("check --gpu gtx-9000 --grid 1 --block 1", "rtx-4090"),
+        ("check --gpu gtx-9000 --grid 1 --block 1", "such as 8.6"),
+        (
+            "check --gpu h200 --grid 1 --block 1 --batch-axis x --items x",
+            "a whole number, such as 6",
+        ),
         ("limits --gpu gtx-9000", "no GPU \"gtx-9000\""),
         ("frobnicate", "frobnicate"),
     ];
@@ -140,6 +144,24 @@ fn each_line_gets_a_reply_in_order_even_if_others_are_malformed() {
     assert!(answers[2]["error"].as_str().expect("text").contains("unknown field `coopperative`"));
     assert_eq!(answers[6]["plan"]["launches"], json!([]));
     ran.notes("line 2: ");
+}
+
+#[test]
+fn the_request_in_the_help_has_every_field() {
+    let help = gridguard("check --requests --help").exits(0).out;
+    let (_, request) = help.split_once("may be omitted:\n").expect("a request");
+    let check = |request: &str| with_input("check --gpu h200 --requests -", request);
+    check(&request.replace('\n', " ")).exits(0);
+    for unknown in [r#"{"x":1}"#, r#"{"kernel":{"x":1}}"#, r#"{"batch":{"x":1}}"#] {
+        let error = check(unknown).exits(2).err;
+        let known: Vec<&str> = error.split('`').skip(3).step_by(2).collect();
+        assert!(known.len() > 8, "{error}");
+        for field in known {
+            assert!(request.contains(&format!("\"{field}\"")), "{field}");
+        }
+    }
+    let error = check(r#"{"grid":[1,-1,1],"block":[1,1,1]}"#).exits(2).err;
+    assert!(error.ends_with("expected a whole number, such as 6\n"), "{error}");
 }
 
 #[test]

@@ -52,7 +52,8 @@ fn contradictions_and_impossible_values_are_usage_errors_before_any_work() {
         ("tune --objective latency:584542046090y", "a latency limit is 1 to"),
         ("tune --budget ''", "expected numbers with their units, such as 60s"),
         ("tune --memory lots", "expected a number of bytes, such as 4096"),
-        ("run --batch 0 -- true", "0 is not in 1.."),
+        ("run --batch 0 -- true", "expected a whole number, such as 6, of at least 1"),
+        ("run --batch x -- true", "expected a whole number, such as 6"),
         ("profile show ''", "a value is required"),
         #[cfg(not(feature = "fleet"))]
         ("profile pull oci://a/b:c --keys k", "add `--features fleet` to"),
