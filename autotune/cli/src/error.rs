@@ -18,8 +18,6 @@ use gridguard_fleet::FleetError;
 use gridguard_kernels::KernelError;
 use gridguard_problems::ErrorKind as ProblemKind;
 
-use crate::words::{gpu_words, similar};
-
 /// What the exit code tells the caller. The greatest of several results decides.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Exit {
@@ -75,8 +73,8 @@ impl fmt::Display for CommandError {
 impl<E: Error + 'static> From<E> for CommandError {
     fn from(error: E) -> Self {
         let any: &dyn Any = &error;
-        if let Some(name) = any.downcast_ref().and_then(CatalogError::unknown_gpu) {
-            return Self::unknown_gpu(name);
+        if any.downcast_ref().and_then(CatalogError::unknown_gpu).is_some() {
+            return Self::invalid(format_args!("{error}\n  `gridguard limits` lists the names"));
         }
         if is_invalid(any) {
             return Self::invalid(error);
@@ -125,18 +123,6 @@ impl CommandError {
     /// Another process has the journal of the search.
     pub(crate) fn held(held: &LockError) -> Self {
         Self { message: format!("its journal is {held}"), exit: Exit::No }
-    }
-
-    /// The error about a GPU that is not in the catalogue, with the nearest one.
-    fn unknown_gpu(name: &str) -> Self {
-        let words = gpu_words();
-        let nearest = similar(name, words.iter().map(String::as_str), 1);
-        let question =
-            nearest.first().map_or_else(String::new, |one| format!("; did you mean {one}?"));
-        Self::invalid(format_args!(
-            "no GPU {name:?} in the catalogue{question}\n  it has {}\n  `gridguard limits` lists their names",
-            words.join(", ")
-        ))
     }
 
     /// An error about one file.

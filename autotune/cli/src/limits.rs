@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 
 use crate::error::{CommandError, Exit};
 use crate::output::{OutputArgs, Table, note, text};
-use crate::words::{Suggested, gpu_words};
+use crate::words::{Suggested, gpu_words, whole};
 
 /// The arguments of subcommands that only need limits.
 #[derive(Args)]
@@ -22,7 +22,7 @@ pub(crate) struct DeviceChoice {
     #[arg(long, value_name = "NAME", value_parser = Suggested(gpu_words), hide_possible_values = true)]
     pub(crate) gpu: Option<String>,
     /// Ordinal of a device of this machine
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", value_parser = whole::<usize>)]
     pub(crate) device: Option<usize>,
 }
 
@@ -214,17 +214,17 @@ fn write_table(out: &mut impl Write, columns: &[Column]) -> fmt::Result {
 
 /// The catalogue, after the devices of this machine.
 fn list(present: &[Arc<DeviceLimits>], gpus: &[Gpu]) -> Table {
-    let mut table = Table::new(["name", ">capability", ">multiprocessors", "option"]);
+    let mut table = Table::new(["name", ">capability", ">SMs", "--gpu"]);
     let mut push = |limits: &DeviceLimits, option| {
         let DeviceLimits { name, compute_capability, multiprocessors, .. } = limits;
-        let numbers = [compute_capability.to_string(), multiprocessors.to_string()];
-        table.push(iter::once(name.clone()).chain(numbers).chain(iter::once(option)));
+        let name = name.strip_prefix("NVIDIA ").unwrap_or(name).to_owned();
+        table.push([name, compute_capability.to_string(), multiprocessors.to_string(), option]);
     };
     for (ordinal, limits) in present.iter().enumerate() {
         push(limits, format!("--device {ordinal}"));
     }
     for gpu in gpus {
-        push(&gpu.limits, format!("--gpu {}", gpu.aliases.join(", ")));
+        push(&gpu.limits, gpu.aliases.first().cloned().unwrap_or_default());
     }
     table
 }

@@ -1,7 +1,7 @@
 //! The GPU catalogue: limits per compute capability and per GPU, each number with its source.
 
 use core::fmt::Display;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use once_cell::sync::OnceCell;
@@ -21,6 +21,12 @@ pub struct Gpu {
     pub memory_bytes_per_second: u64,
     /// Every number with its source.
     pub facts: Vec<Fact>,
+}
+
+impl Gpu {
+    fn names(&self) -> impl Iterator<Item = &str> {
+        core::iter::once(&*self.limits.name).chain(self.aliases.iter().map(String::as_str))
+    }
 }
 
 /// A number of the catalogue and its source.
@@ -54,7 +60,12 @@ struct File {
     sources: BTreeMap<String, Source>,
     capabilities: Vec<CapabilityRow>,
     gpus: Vec<GpuRow>,
+    /// How names begin that are not in the catalogue, by compute capability.
+    #[serde(default)]
+    families: Families,
 }
+
+type Families = Vec<(ComputeCapability, Vec<String>)>;
 
 /// Declares a row of sourced numbers, and lists them as facts.
 macro_rules! row {
@@ -135,15 +146,19 @@ const SCHEMA: u32 = 1;
 ///
 /// [`CatalogError`] if the built-in data does not parse.
 pub fn gpus() -> Result<&'static [Gpu], CatalogError> {
-    static GPUS: OnceCell<Result<Vec<Gpu>, CatalogError>> = OnceCell::new();
-    GPUS.get_or_init(|| parse_gpus(gridguard_data::GPUS_RON)).as_deref().map_err(Clone::clone)
+    catalogue().map(|(gpus, _)| gpus.as_slice())
 }
 
-/// The GPU with this name or alias; case does not matter.
+fn catalogue() -> Result<&'static (Vec<Gpu>, Families), CatalogError> {
+    static CATALOGUE: OnceCell<Result<(Vec<Gpu>, Families), CatalogError>> = OnceCell::new();
+    CATALOGUE.get_or_init(|| parse(gridguard_data::GPUS_RON)).as_ref().map_err(Clone::clone)
+}
+
+/// The GPU with this name or alias. Case, spaces, hyphens, `NVIDIA`, `GeForce` and `Tesla` do not matter.
 ///
 /// # Errors
 ///
-/// [`CatalogError::unknown_gpu`], with the known names in the message.
+/// [`CatalogError::unknown_gpu`], with the compute capability to use instead where the name tells it.
 ///
 /// ```
 /// use gridguard::catalog;
@@ -152,13 +167,48 @@ pub fn gpus() -> Result<&'static [Gpu], CatalogError> {
 /// # Ok::<(), catalog::CatalogError>(())
 /// ```
 pub fn gpu(name: &str) -> Result<&'static Gpu, CatalogError> {
-    let gpus = gpus()?;
-    let wanted = name.trim().to_lowercase();
-    let named =
-        |gpu: &&Gpu| gpu.limits.name.to_lowercase() == wanted || gpu.aliases.contains(&wanted);
-    gpus.iter().find(named).ok_or_else(|| {
-        let short_name = |gpu: &'static Gpu| &**gpu.aliases.first().unwrap_or(&gpu.limits.name);
-        CatalogError::unknown(name, &gpus.iter().map(short_name).collect::<Vec<_>>())
+    let wanted = plain(name);
+    let named = |gpu: &&Gpu| gpu.names().any(|known| plain(known) == wanted);
+    let found: Vec<_> = gpus()?.iter().filter(named).collect();
+    match found[..] {
+        [gpu] => Ok(gpu),
+        [] => Err(CatalogError::of_name(name, "no GPU", &instead(name)?)),
+        _ => {
+            let words = found.iter().filter_map(|gpu| {
+                Some(format!("{} ({})", gpu.aliases.first()?, gpu.limits.compute_capability))
+            });
+            let words: Vec<_> = words.collect();
+            let several = format!(": it is {} GPUs, name one: {}", found.len(), words.join(", "));
+            Err(CatalogError::of_name(name, "no single GPU", &several))
+        }
+    }
+}
+
+/// A name without case, separators and the words that people leave out.
+fn plain(name: &str) -> String {
+    let signs = name.chars().filter(|sign| sign.is_alphanumeric() || *sign == '.');
+    let mut name = signs.collect::<String>().to_lowercase();
+    for word in ["nvidia", "geforce", "tesla"] {
+        if let Some(rest) = name.strip_prefix(word) {
+            name = rest.to_owned();
+        }
+    }
+    name
+}
+
+/// What to use instead of a name that no GPU has: never a GPU, because a similar name may be another architecture.
+fn instead(name: &str) -> Result<String, CatalogError> {
+    let (gpus, families) = catalogue()?;
+    let has: BTreeSet<_> = gpus.iter().map(|gpu| gpu.limits.compute_capability).collect();
+    if capability(name).is_some() {
+        let has: Vec<_> = has.iter().map(ToString::to_string).collect();
+        return Ok(format!(", which has {}", has.join(", ")));
+    }
+    let name = plain(name);
+    let family = families.iter().find(|(_, words)| words.iter().any(|word| name.starts_with(word)));
+    Ok(match family {
+        Some((capability, _)) => format!(": use {capability}, its compute capability"),
+        None => ": use its compute capability, such as 8.6".to_owned(),
     })
 }
 
@@ -219,13 +269,13 @@ pub struct CatalogError {
 }
 
 impl CatalogError {
-    /// The name that no GPU of the catalogue has, if that is why the lookup failed.
+    /// The name that no GPU of the catalogue has, or several have, if that is why the lookup failed.
     pub fn unknown_gpu(&self) -> Option<&str> {
         self.unknown_gpu.as_deref()
     }
 
-    fn unknown(name: &str, known: &[&str]) -> Self {
-        let message = format!("no GPU {name:?} in the catalogue, it has: {}", known.join(", "));
+    fn of_name(name: &str, no_gpu: &str, instead: &str) -> Self {
+        let message = format!("{no_gpu} {name:?} in the catalogue{instead}");
         Self { message, unknown_gpu: Some(name.to_owned()) }
     }
 
@@ -241,6 +291,10 @@ impl CatalogError {
 /// [`CatalogError`] with the position if the text does not parse, for another schema, or if a capability or a source
 /// is missing; all name the file `gpus.ron`.
 pub fn parse_gpus(text: &str) -> Result<Vec<Gpu>, CatalogError> {
+    parse(text).map(|(gpus, _)| gpus)
+}
+
+fn parse(text: &str) -> Result<(Vec<Gpu>, Families), CatalogError> {
     let file: File = ron::from_str(text)
         .map_err(|error| CatalogError { message: format!("{FILE}:{error}"), unknown_gpu: None })?;
     if file.schema != SCHEMA {
@@ -258,7 +312,8 @@ pub fn parse_gpus(text: &str) -> Result<Vec<Gpu>, CatalogError> {
         })?;
         build(gpu, row, &sources)
     };
-    file.gpus.iter().map(gpu).collect()
+    let gpus: Result<Vec<Gpu>, CatalogError> = file.gpus.iter().map(gpu).collect();
+    Ok((gpus?, file.families))
 }
 
 fn build(
@@ -320,25 +375,18 @@ fn build(
 
 #[cfg(test)]
 mod tests {
-    use std::collections::BTreeSet;
-
     use super::*;
 
     #[test]
-    fn every_name_and_alias_refers_to_one_gpu() {
-        let mut names = BTreeSet::new();
-        for gpu in gpus().expect("the catalogue parses") {
-            let own = gpu.limits.name.to_lowercase();
-            assert!(!gpu.aliases.is_empty(), "{own} has no alias");
-            // A GPU's alias may be its own name in lower case.
-            let mut of_gpu: BTreeSet<_> = gpu.aliases.iter().cloned().collect();
-            assert_eq!(of_gpu.len(), gpu.aliases.len());
-            of_gpu.insert(own);
-            for name in of_gpu {
-                assert!(names.insert(name.clone()), "{name} means two GPUs");
+    fn the_first_alias_and_the_name_of_each_gpu_are_its_own() {
+        for known in gpus().expect("the catalogue parses") {
+            for name in [&known.aliases[0], &known.limits.name] {
+                assert_eq!(gpu(name).expect("one GPU").limits.name, known.limits.name);
             }
         }
-        assert!(names.len() >= 30);
+        for name in ["RTX 2080Ti", "nvidia geforce rtx 2080 ti", "2080-ti"] {
+            assert_eq!(gpu(name).map(|gpu| gpu.limits.multiprocessors), Ok(68), "{name}");
+        }
     }
 
     #[test]
@@ -350,8 +398,10 @@ mod tests {
                 assert!(is_known || *value == 0, "{}: {name}", gpu.limits.name);
             }
         }
-        let unknown = |gpu: &Gpu| gpu.facts.iter().filter(|fact| fact.source.is_none()).count();
-        assert!(gpus().expect("the catalogue parses").iter().map(unknown).sum::<usize>() <= 1);
+        let unknown = |gpu: &Gpu| {
+            gpu.facts.iter().any(|fact| fact.source.is_none() && fact.name != "l2_bytes")
+        };
+        assert!(!gpus().expect("the catalogue parses").iter().any(unknown));
     }
 
     #[test]
@@ -360,15 +410,29 @@ mod tests {
         let error = parse_gpus(&text).expect_err("it has a value");
         assert_eq!(
             error.to_string(),
-            "gpus.ron: l2_bytes of NVIDIA A30 names no source: \"unknown\""
+            "gpus.ron: l2_bytes of NVIDIA GeForce RTX 2080 SUPER names no source: \"unknown\""
         );
     }
 
     #[test]
-    fn the_error_for_an_unknown_gpu_lists_the_known_ones() {
-        let error = gpu("gtx 9000").expect_err("no such GPU");
-        assert!(error.to_string().contains("no GPU \"gtx 9000\" in the catalogue, it has: "));
-        assert!(error.to_string().contains("h200"));
+    fn the_error_for_a_name_never_leads_to_another_compute_capability() {
+        for (name, text) in [
+            ("gtx-1070", "no GPU \"gtx-1070\" in the catalogue: use 6.1, its compute capability"),
+            ("RTX A4000", "no GPU \"RTX A4000\" in the catalogue: use 8.6, its compute capability"),
+            ("m100", "no GPU \"m100\" in the catalogue: use its compute capability, such as 8.6"),
+            (
+                "rtx-6000",
+                "no single GPU \"rtx-6000\" in the catalogue: it is 2 GPUs, name one: quadro-rtx-6000 (7.5), \
+                 rtx-6000-ada (8.9)",
+            ),
+        ] {
+            let error = gpu(name).expect_err(text);
+            assert_eq!((&*error.to_string(), error.unknown_gpu()), (text, Some(name)));
+        }
+        let error = limits("9.7").expect_err("none").to_string();
+        assert!(error.starts_with("no GPU \"9.7\" in the catalogue, which has 6.0, "), "{error}");
+        let (_, families) = catalogue().expect("the catalogue parses");
+        assert!(families.iter().all(|(capability, _)| limits(&capability.to_string()).is_ok()));
     }
 
     #[test]

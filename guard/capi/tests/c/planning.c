@@ -31,9 +31,9 @@ static void limits_are_those_of_the_catalogue(void) {
     CHECK(strcmp(device.name, "any sm_75") == 0 && device.cluster_launch == 0);
     CHECK(gg_free(limits) == GG_OK);
 
-    CHECK_STATUS(GG_NOT_FOUND, gg_limits_of_gpu("h201", NULL, &limits, &error));
+    CHECK_STATUS(GG_NOT_FOUND, gg_limits_of_gpu("rtx-2080-mobile", NULL, &limits, &error));
     CHECK(limits == NULL);
-    check_error(error, GG_NOT_FOUND, "no GPU \"h201\" in the catalogue, it has: ");
+    check_error(error, GG_NOT_FOUND, "no GPU \"rtx-2080-mobile\" in the catalogue: use 7.5, its compute capability");
 }
 
 static void a_launch_is_validated_and_each_violation_is_told(void) {
