@@ -41,7 +41,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         let mut launch = guard.builder(&stream, &function);
         if in_chunks {
             // Each chunk gets the address of its first row, and its number of rows.
-            launch.batch(BatchAxis::new(Axis::Y, rows.into()));
+            launch.batch(BatchAxis::new(Axis::Y, rows));
             launch.write_items(&mut x, COLUMNS.into()).arg(&2.0_f32).length();
         } else {
             launch.arg(&mut x).arg(&2.0_f32).arg(&rows);

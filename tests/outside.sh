@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# A program outside this workspace, without any variable of ours, compiles with the default features of `gridguard`:
+# Programs outside this workspace, without any variable of ours, compile: those of docs/rust.md with its manifest, as a
+# reader pastes them, and one with the default features of `gridguard`:
 # alone, and beside crates that choose cudarc's CUDA version in each way. With cudarc's newest bindings, it runs on an
 # old driver, or says why not.
 set -eu -o pipefail
@@ -53,6 +54,20 @@ TOML
 outside() {
     (cd "$program" && env -u CUDARC_CUDA_VERSION cargo "$@" --quiet --target-dir "$target")
 }
+
+printf '== the guide\n'
+ln -s "$root" "$program/gridguard"
+mkdir "$program/src/bin"
+awk -v folder="$program/src/bin" \
+    '/^```/ { keep = /rust$/; programs += keep; next } keep { print > (folder "/guide" programs ".rs") }' docs/rust.md
+[ "$(grep --files-with-matches '^fn main' "$program"/src/bin/* | wc --lines)" = 3 ]
+{
+    printf '[package]\nname = "guide"\nedition = "2024"\n'
+    awk '/^```/ { keep = /toml$/; next } keep' docs/rust.md
+    echo 'gridguard-autotune = { path = "gridguard/autotune" }'
+} >"$program/Cargo.toml"
+outside check
+rm -r "$program/src/bin"
 
 manifest 'the defaults' ''
 outside check

@@ -117,11 +117,12 @@ impl BlockRatio {
 pub(crate) const INDEX_32_ELEMENTS: u64 = 2_147_483_647;
 
 impl BatchAxis {
-    /// `items` independent items along `axis`, one block each.
-    pub const fn new(axis: Axis, items: u64) -> Self {
+    /// `items` independent items along `axis`, one block each. A number that is no u64 counts as `u64::MAX`, which no
+    /// grid covers.
+    pub fn new(axis: Axis, items: impl TryInto<u64>) -> Self {
         Self {
             axis,
-            items,
+            items: items.try_into().unwrap_or(u64::MAX),
             blocks_per_item: NonZeroU64::MIN,
             items_per_block: NonZeroU64::MIN,
             align: NonZeroU64::MIN,
@@ -134,14 +135,14 @@ impl BatchAxis {
     }
 
     /// Each item needs `blocks` consecutive blocks, such as one per head. Zero counts as one.
-    pub const fn blocks_per_item(self, blocks: u64) -> Self {
-        self.blocks_per_items(blocks, 1)
+    pub fn blocks_per_item(self, blocks: impl TryInto<u64>) -> Self {
+        self.blocks_per_items(blocks.try_into().unwrap_or(u64::MAX), 1)
     }
 
     /// Each block works on `items` consecutive items. The last block of each chunk may have fewer items, so the kernel
     /// must read the count from a `length` argument. Zero counts as one.
-    pub const fn items_per_block(self, items: u64) -> Self {
-        self.blocks_per_items(1, items)
+    pub fn items_per_block(self, items: impl TryInto<u64>) -> Self {
+        self.blocks_per_items(1, items.try_into().unwrap_or(u64::MAX))
     }
 
     /// Every `items` consecutive items need `blocks` blocks, such as 5 heads of 4 items in blocks of
