@@ -34,6 +34,7 @@ impl BugReport {
         let report = self.report.as_deref().map(read).transpose()?;
         note("examining this machine; this takes up to 20 seconds");
         let (driver, devices) = devices();
+        let (doctor, torch) = doctor::of_machine();
         let text = |path| fs::read_to_string(path).unwrap_or_default().trim().to_owned();
         let release = text("/etc/os-release");
         let release = release.lines().find_map(|line| line.strip_prefix("PRETTY_NAME="));
@@ -45,7 +46,8 @@ impl BugReport {
             "environment": environment(),
             "driver": driver,
             "devices": devices,
-            "doctor": doctor::of_machine(),
+            "doctor": doctor,
+            "torch": torch,
             "report": report,
         });
         Person::of_machine().redact_all(&mut document);

@@ -102,6 +102,10 @@ pub(crate) fn run(
             output.err = rest(&err);
             output.end = match last_line(&output.err).as_str() {
                 _ if status.success() => Ok(()),
+                // A script that stands for a program, such as pyenv's, does not find it.
+                line if matches!(status.code(), Some(126 | 127)) => {
+                    Err(ChildError::NotStarted(io::Error::other(line)))
+                }
                 "" => Err(ChildError::Crashed(status.to_string())),
                 line => Err(ChildError::Crashed(format!("{status}, {line}"))),
             };

@@ -55,10 +55,14 @@ struct DoctorReport {
     findings: Vec<Finding>,
 }
 
-/// The findings of the default checks, as JSON.
-pub(crate) fn of_machine() -> impl Serialize {
-    let output = OutputArgs { format: Format::Json };
-    Doctor { torch: Some(torch::DEFAULT_PYTHON.into()), patience: PATIENCE.into(), output }.report()
+/// The report of `gridguard doctor`, and what is known about the PyTorch of the default Python, if it has one.
+pub(crate) fn of_machine() -> (impl Serialize, impl Serialize) {
+    let (torch, output) = (torch::DEFAULT_PYTHON.into(), OutputArgs { format: Format::Json });
+    let report = Doctor { torch: Some(torch), patience: PATIENCE.into(), output }.report();
+    let (torch, others): (Vec<_>, Vec<_>) =
+        report.findings.into_iter().partition(|finding| torch::TORCH.is_of(finding));
+    let known = torch.into_iter().filter(|finding| finding.level != Level::Unknown);
+    (DoctorReport::new(others), known.collect::<Vec<_>>())
 }
 
 impl Doctor {

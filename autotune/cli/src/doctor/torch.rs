@@ -14,7 +14,7 @@ use super::driver::version_number;
 use super::examine::Device;
 use super::finding::{Finding, Subject, remedy_of_message, shorten};
 
-const TORCH: Subject = Subject::new("torch");
+pub(super) const TORCH: Subject = Subject::new("torch");
 const PROBE: &str = include_str!("torch_probe.py");
 pub(super) const DEFAULT_PYTHON: &str = "python3";
 
