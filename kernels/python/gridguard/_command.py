@@ -24,7 +24,6 @@ def find_command(command: str = "gridguard") -> str:
     found = own or shutil.which(command)
     if found is None:
         raise _native.GridguardError(
-            f"no command {command} on PATH: install it with `cargo install gridguard-cli`, or in a checkout with "
-            "`cargo install --path autotune/cli`"
+            f"no command {command} on PATH: install it in a checkout with `cargo install --path autotune/cli`"
         )
     return found

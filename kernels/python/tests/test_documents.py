@@ -126,7 +126,7 @@ def test_the_commands_report_is_read_and_its_failures_are_errors(tmp_path):
     for text in ("echo no JSON", "exit 3", "echo '[]'", "echo '{}'"):
         with pytest.raises(GridguardError, match="doctor failed"):
             gridguard.doctor(command(text))
-    with pytest.raises(GridguardError, match="cargo install gridguard-cli"):
+    with pytest.raises(GridguardError, match="cargo install --path autotune/cli"):
         gridguard.doctor("no-such-command")
 
 

@@ -133,8 +133,7 @@ print(pathlib.Path(text.split("shapes are in ")[1].split(":")[0]).exists(), _tun
 """
     written, _ = run(program, GRIDGUARD_PROFILES=str(tmp_path / "profiles"))
     assert written[0] == (
-        "no command no-such-command on PATH: install it with `cargo install gridguard-cli`, or in a checkout with "
-        "`cargo install --path autotune/cli`"
+        "no command no-such-command on PATH: install it in a checkout with `cargo install --path autotune/cli`"
     )
     assert written[1].startswith("/gridguard tune failed, the shapes are in ")
     assert written[2] == "True Tuned(profiles=(), tuned=0, known=0, left=0, failures=())"

@@ -79,5 +79,4 @@ impl Profile {
 
 #[cfg(not(feature = "fleet"))]
 const WITHOUT_FLEET: &str = "\
-this command was built without push and pull: add `--features fleet` to `cargo install --path autotune/cli` or \
-`cargo install gridguard-cli`; releases from `pip` and `cargo binstall` have them";
+this command was built without push and pull: add `--features fleet` to `cargo install --path autotune/cli`";

@@ -45,8 +45,8 @@ pub(super) fn find_library(named: Option<&Path>) -> Result<PathBuf, CommandError
         return accepted(found);
     }
     Err(CommandError::failed(format_args!(
-        "{LIBRARY} is neither in this command nor beside it: `pip install gridguard` or `cargo binstall gridguard-cli` \
-         get a command that has it, `cargo build -p gridguard-preload` builds it in a checkout, and --library names one"
+        "{LIBRARY} is neither in this command nor beside it: in a checkout, `cargo install --path autotune/cli` builds a \
+         command that has it and `cargo build -p gridguard-preload` the library alone, which --library names"
     )))
 }
 

@@ -119,5 +119,5 @@ fn note(cubin: &[u8], kind: u32) -> Option<&[u8]> {
     cubin.get(at + OWNER.len()..)?.get(..bytes)
 }
 
-const NO_PTX: &str = "its fat binary has machine code without PTX: compile it also for code=compute_XX (nvcc); for the \
-                      attention of a package, pip install gridguard";
+const NO_PTX: &str = "its fat binary has machine code without PTX: compile it also for code=compute_XX (nvcc); the \
+                      attention of a package is served by gridguard.torch";

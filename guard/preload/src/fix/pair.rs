@@ -72,6 +72,6 @@ fn of_file(path: &Path, digest: u64) -> Result<Vec<u8>, Reason> {
 const UNLOADED: &str = "the library with its fat binary was unloaded or replaced";
 const NO_PTX_OF_CUBIN: &str = "its module is machine code, whose PTX is neither in Triton's caches nor was compiled in this run (NVRTC, nvJitLink, \
      ptxas): an empty cache has it compiled again (TRITON_CACHE_DIR); if CuPy took its machine code from its cache, \
-     CUPY_CACHE_IN_MEMORY=1 has CuPy compile it again; for the attention of a package, pip install gridguard";
+     CUPY_CACHE_IN_MEMORY=1 has CuPy compile it again; the attention of a package is served by gridguard.torch";
 /// The largest file that is read.
 const MOST_BYTES: u64 = 1 << 30;
