@@ -5,6 +5,7 @@ use std::io::{self, BufReader, IsTerminal};
 use std::path::Path;
 
 use clap::Args;
+use console::Term;
 use gridguard::{DeviceLimits, cuda};
 use gridguard_diagnose::{CudaVersion, Known, LogScanner, similar_failures};
 use gridguard_report::{device_facts, explain_log};
@@ -12,7 +13,7 @@ use gridguard_report::{device_facts, explain_log};
 use crate::error::{CommandError, Exit};
 use crate::files::open;
 use crate::limits::DeviceChoice;
-use crate::output::{OutputArgs, count, note};
+use crate::output::{OutputArgs, columns, count, note};
 use crate::rules;
 
 #[derive(Args)]
@@ -57,10 +58,8 @@ impl Explain {
         let device = self.device.limits()?;
         let machine = self.machine(device.as_deref());
         let diagnosis = explain_log(&log, &machine, device.as_deref())?;
-        match self.all {
-            true => self.output.print(&diagnosis, diagnosis.all())?,
-            false => self.output.print(&diagnosis, &diagnosis)?,
-        }
+        let columns = columns(&Term::stdout()).unwrap_or(80);
+        self.output.print(&diagnosis, diagnosis.text(columns, self.all))?;
         Ok(if diagnosis.failures.is_empty() { Exit::No } else { Exit::Yes })
     }
 

@@ -1,6 +1,11 @@
 //! The examples at the end of each help text.
 
 use clap::Command;
+use clap::builder::StyledStr;
+use console::{Term, colors_enabled};
+
+use crate::error::{CommandError, Exit};
+use crate::output::{columns, note, wrap_all, write};
 
 /// Each subcommand, and below it its examples. Builds without the feature `fleet` pass over that feature's commands.
 const EXAMPLES: &str = include_str!("help.txt");
@@ -13,8 +18,29 @@ fn examples() -> impl Iterator<Item = (&'static str, &'static str)> {
     })
 }
 
+/// The columns of help texts: of the terminal, at most a width that reads well.
+fn width() -> usize {
+    columns(&Term::stdout()).map_or(USUAL, |columns| columns.min(WIDEST))
+}
+
+/// Writes a help text to standard output.
+pub(crate) fn print(text: &StyledStr) -> Result<Exit, CommandError> {
+    let text = if colors_enabled() { text.ansi().to_string() } else { text.to_string() };
+    write(&wrap_all(&text, width())).map(|()| Exit::Yes)
+}
+
+/// Answers arguments that name no work: a help text, the version, or why they are invalid.
+pub(crate) fn answer(error: &clap::Error) -> Result<Exit, CommandError> {
+    if !error.use_stderr() {
+        return print(&error.render());
+    }
+    note(error.render().to_string().trim_end());
+    Ok(Exit::InvalidInput)
+}
+
 /// Adds the examples to the help texts of `command` and its subcommands.
 pub(crate) fn with_examples(command: Command) -> Command {
+    let command = command.next_line_help(width() < TWO_COLUMNS);
     examples().fold(command, |command, (path, examples)| {
         let title = style(&command);
         let text = format!("{title}Examples:{title:#}\n{examples}");
@@ -33,7 +59,12 @@ fn add(command: Command, path: &str, text: &str) -> Command {
     if name.is_empty() {
         let end =
             command.get_after_help().map_or_else(String::new, |end| format!("\n\n{}", end.ansi()));
-        return command.after_help(format!("{text}{end}"));
+        let long = command.get_after_long_help().map(|end| format!("{text}\n\n{}", end.ansi()));
+        let command = command.after_help(format!("{text}{end}"));
+        return match long {
+            Some(long) => command.after_long_help(long),
+            None => command,
+        };
     }
     match shown(&command, name) {
         Some(_) => command.mut_subcommand(name, |subcommand| add(subcommand, rest, text)),
@@ -45,6 +76,12 @@ fn add(command: Command, path: &str, text: &str) -> Command {
 fn shown<'c>(command: &'c Command, name: &str) -> Option<&'c Command> {
     command.get_subcommands().find(|one| one.get_name() == name && !one.is_hide_set())
 }
+
+/// Columns of a terminal that is not known.
+const USUAL: usize = 80;
+const WIDEST: usize = 100;
+/// From this width on the explanation of an option is beside it.
+const TWO_COLUMNS: usize = 72;
 
 #[cfg(test)]
 mod tests {

@@ -46,7 +46,7 @@ struct Command {
 
 #[derive(Subcommand)]
 enum Subcommands {
-    /// Show the limits of a device, each with its source, or list all known devices
+    /// Show the limits of GPUs, each with its source
     Limits(limits::Limits),
     /// Check whether a launch is legal, and how to split it if it is not
     Check(Box<check::Check>),
@@ -57,7 +57,7 @@ enum Subcommands {
     Profile(Box<profile::Profile>),
     #[command(hide = true)]
     Measure(measure::process::Measure),
-    /// Rewrite PTX so that launches of any kernel can be split, and show which entries allow it
+    /// Rewrite PTX so that launches of any kernel can be split
     ///
     /// Keeps each entry and adds a shifted and a folded form. Their blocks see the block index and grid size of
     /// the whole launch. --index shows which 32-bit indices wrap, and the first size that wraps
@@ -67,19 +67,20 @@ enum Subcommands {
     /// Checks launch sizes in the text against the GPUs of the catalogue, or against the compute capability in
     /// the text. Only --device queries a device of this machine
     Explain(explain::Explain),
-    /// Run a program and explain each CUDA launch and allocation that the driver refuses
+    /// Run a program and explain what the CUDA driver refuses
     ///
-    /// Preloads a library into the unmodified program and its children, which forwards all calls to the driver.
+    /// Names each refused launch and allocation. Preloads a library into the unmodified program and its children, which
+    /// forwards all calls to the driver.
     /// The exit code is the program's
     #[cfg(target_os = "linux")]
     Run(run::Run),
-    /// Show the reports of `run --report`, with the kernels nearest to a limit first
+    /// Show the reports of `run --report`
     Report(report::Report),
-    /// Check whether this machine can run CUDA, and how to fix it if it cannot
+    /// Check whether this machine can run CUDA, and how to fix it
     Doctor(doctor::Doctor),
     #[command(hide = true)]
     Examine(doctor::Examine),
-    /// Collect the facts for a bug report: versions, limits, checks and a report, without personal details
+    /// Collect the facts for a bug report, without personal details
     BugReport(bug_report::BugReport),
     /// Write the completion script for a shell
     Completions(shell::Completions),
@@ -113,11 +114,11 @@ impl Subcommands {
 fn main() -> ExitCode {
     interrupt::fail_at_file_limit();
     let command = || help::with_examples(Command::command());
-    let parsed = Command::from_arg_matches(&command().get_matches());
-    let parsed = parsed.unwrap_or_else(|error| error.exit());
-    let result = match parsed.subcommand {
-        Some(subcommand) => subcommand.run(command),
-        None => output::write(&command().render_help().to_string()).map(|()| Exit::Yes),
+    let matches = command().try_get_matches();
+    let result = match matches.and_then(|matches| Command::from_arg_matches(&matches)) {
+        Ok(Command { subcommand: Some(subcommand) }) => subcommand.run(command),
+        Ok(Command { subcommand: None }) => help::print(&command().render_help()),
+        Err(error) => help::answer(&error),
     };
     let exit = result.unwrap_or_else(|error| {
         if error.exit != Exit::Yes {

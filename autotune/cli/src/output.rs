@@ -1,13 +1,15 @@
 //! Writes results to standard output, as text or as one JSON document, and diagnostics to standard error.
 
-use std::fmt::{self, Display};
+use std::env;
+use std::fmt::{self, Display, Write as _};
 use std::io::{self, Write};
 
 use clap::{Args, ValueEnum};
-use comfy_table::{CellAlignment, ColumnConstraint, ContentArrangement, presets};
-use console::Term;
+use console::{Style, Term, colors_enabled};
+use gridguard::Rule;
 use gridguard::profile::Named;
 use serde::Serialize;
+use textwrap::core::display_width;
 use textwrap::{Options, WordSplitter};
 
 use crate::error::CommandError;
@@ -51,10 +53,11 @@ pub(crate) fn text<F: Fn(&mut fmt::Formatter<'_>) -> fmt::Result>(write: F) -> i
     Text(write)
 }
 
-/// Writes `text` to standard output. A terminal wraps long lines with a hanging indent.
+/// Writes `text` to standard output. A terminal wraps long lines with a hanging indent, and shows colours.
 pub(crate) fn print(text: impl Display) -> Result<(), CommandError> {
     let text = text.to_string();
-    write(&terminal_width().map_or(text.clone(), |width| wrap_all(&text, width)))
+    let text = columns(&Term::stdout()).map_or(text.clone(), |columns| wrap_all(&text, columns));
+    write(&if colors_enabled() { painted(&text) } else { text })
 }
 
 /// Writes `text` to standard output, unwrapped.
@@ -66,7 +69,9 @@ pub(crate) fn write(text: &str) -> Result<(), CommandError> {
 
 /// Writes a line to standard error. Unlike `eprintln!`, it does not panic at a closed pipe or a full disk.
 pub(crate) fn note(line: impl Display) {
-    let _ = writeln!(io::stderr(), "{line}");
+    let line = line.to_string() + "\n";
+    let line = columns(&Term::stderr()).map_or(line.clone(), |columns| wrap_all(&line, columns));
+    let _ = io::stderr().write_all(line.as_bytes());
 }
 
 pub(crate) fn json(value: &impl Serialize) -> Result<String, CommandError> {
@@ -125,83 +130,146 @@ impl Table {
 }
 
 impl Display for Table {
+    /// A list, a paragraph for each row, where the terminal is too narrow.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let mut table = comfy_table::Table::new();
-        table.load_style(presets::NOTHING).add_rows(
-            self.rows
-                .iter()
-                .map(|row| row.iter().map(|cell| if cell.is_empty() { "-" } else { cell })),
-        );
-        if let Some(width) = terminal_width() {
-            table.set_content_arrangement(ContentArrangement::Dynamic).set_width(width);
-        }
-        for (index, right) in self.right.iter().enumerate() {
-            let Some(column) = table.column_mut(index) else { continue };
-            column.set_padding((0, 2));
-            if *right {
-                column.set_cell_alignment(CellAlignment::Right);
+        let Some((titles, rows)) = self.rows.split_first() else { return Ok(()) };
+        let cell = |row: &[String], column| row.get(column).cloned().unwrap_or_default();
+        let has_content = |column: &usize| rows.iter().any(|row| !cell(row, *column).is_empty());
+        let shown: Vec<usize> = (0..titles.len()).filter(has_content).collect();
+        let width = |column: &usize| {
+            self.rows.iter().map(|row| display_width(&cell(row, *column))).max().unwrap_or(0)
+        };
+        let widths: Vec<usize> = shown.iter().map(width).collect();
+        let needed = widths.iter().sum::<usize>() + 2 * shown.len().saturating_sub(1);
+        if columns(&Term::stdout()).is_some_and(|columns| needed > columns) {
+            let label = shown.iter().skip(1).map(|column| display_width(&cell(titles, *column)));
+            let label = label.max().unwrap_or(0);
+            for row in rows {
+                writeln!(f, "{}", cell(row, 0))?;
+                for column in shown.iter().skip(1).filter(|column| !cell(row, **column).is_empty())
+                {
+                    let (title, cell) = (cell(titles, *column), cell(row, *column));
+                    writeln!(f, "  {title:label$}  {}", cell.trim_start())?;
+                }
             }
-            let mut cells = self.rows.iter().skip(1).filter_map(|row| row.get(index));
-            if cells.all(String::is_empty) {
-                column.set_constraint(ColumnConstraint::Hidden);
-            }
+            return Ok(());
         }
-        writeln!(f, "{}", table.trim_fmt())
+        for (place, row) in self.rows.iter().enumerate() {
+            let mut line = String::new();
+            for (column, width) in shown.iter().zip(&widths) {
+                let cell = Some(cell(row, *column)).filter(|cell| place == 0 || !cell.is_empty());
+                let cell = cell.unwrap_or_else(|| "-".to_owned());
+                let blanks = " ".repeat(width - display_width(&cell));
+                let is_right = self.right.get(*column).is_some_and(|right| *right);
+                line += &if is_right { blanks + &cell } else { cell + &blanks };
+                line += "  ";
+            }
+            writeln!(f, "{}", line.trim_end())?;
+        }
+        Ok(())
     }
 }
 
-fn terminal_width() -> Option<u16> {
-    Term::stdout().size_checked().map(|(_, columns)| columns.max(NARROWEST))
+/// The columns of a terminal, or else of the variable `COLUMNS`; `None` without either, where lines stay whole.
+pub(crate) fn columns(term: &Term) -> Option<usize> {
+    let stated = || env::var("COLUMNS").ok()?.parse().ok().filter(|columns| *columns > 0);
+    let columns = term.size_checked().map(|(_, columns)| columns).or_else(stated)?;
+    Some(usize::from(columns.max(NARROWEST)))
 }
 
-/// Wraps `text` to `width` columns. Keeps the indented commands below their headings in one piece, to be copied.
-fn wrap_all(text: &str, width: u16) -> String {
+/// Wraps `text` to `width` columns. Commands below their headings can be copied: their lines end with a backslash.
+pub(crate) fn wrap_all(text: &str, width: usize) -> String {
     let mut is_command = false;
     let wrapped = text.lines().map(|line| {
         is_command &= line.starts_with("  ");
-        let wrapped = if is_command { line.to_owned() } else { wrap(line, width) };
-        is_command |= COMMAND_HEADINGS.contains(&line);
+        let wrapped = match line.trim_start() {
+            command if is_command => continued(command, &line[..line.len() - command.len()], width),
+            _ => wrap(line, width),
+        };
+        is_command |=
+            !line.starts_with(' ') && COMMAND_HEADINGS.iter().any(|one| line.contains(one));
         wrapped + "\n"
     });
     wrapped.collect()
 }
 
 /// Wraps `line` to `width` columns between words.
-fn wrap(line: &str, width: u16) -> String {
-    // A command stays in one piece, if necessary on its own line.
+fn wrap(line: &str, width: usize) -> String {
     let (text, command) = line.split_at(line.find(COMMAND).unwrap_or(line.len()));
-    let indent = " ".repeat(hanging_indent(line));
-    // Paths and options stay in one piece.
-    let options = Options::new(width.into())
-        .break_words(false)
-        .word_splitter(WordSplitter::NoHyphenation)
-        .subsequent_indent(indent.as_str());
-    if command.is_empty() || textwrap::core::display_width(line) <= width.into() {
-        return textwrap::fill(line, options.clone());
+    let indent = " ".repeat(hanging_indent(line, width));
+    if command.is_empty() || display_width(line) <= width {
+        return textwrap::fill(line, options(width).subsequent_indent(&indent));
     }
-    format!("{}\n{indent}{command}", textwrap::fill(text.trim_end(), options))
+    let text = textwrap::fill(text.trim_end(), options(width).subsequent_indent(&indent));
+    format!("{text}\n{}", continued(command, &indent, width))
+}
+
+/// A command in lines of which all but the last end with a backslash.
+fn continued(command: &str, indent: &str, width: usize) -> String {
+    if display_width(command) + indent.len() <= width {
+        return format!("{indent}{command}");
+    }
+    let further = format!("{indent}  ");
+    let options = options(width.saturating_sub(2)).initial_indent(indent);
+    textwrap::wrap(command, options.subsequent_indent(&further)).join(" \\\n")
+}
+
+/// Paths and options stay in one piece.
+fn options(width: usize) -> Options<'static> {
+    Options::new(width).break_words(false).word_splitter(WordSplitter::NoHyphenation)
 }
 
 /// The column of the text: after the indent, and after `1. `, `-> ` or a first column.
-fn hanging_indent(line: &str) -> usize {
+fn hanging_indent(line: &str, width: usize) -> usize {
     let text = line.trim_start_matches(' ');
     let indent = line.len() - text.len();
-    let mark = match text.split_once(' ') {
-        Some((first, rest)) if rest.starts_with(' ') => {
-            first.len() + 1 + (rest.len() - rest.trim_start_matches(' ').len())
+    let mark = match (text.split_once("  "), text.split_once(' ')) {
+        (Some((first, rest)), _) => {
+            display_width(first) + 2 + (rest.len() - rest.trim_start_matches(' ').len())
         }
-        Some((first, _)) if first == "->" || first.ends_with('.') && first.len() < 4 => {
+        (None, Some((first, _)))
+            if ["->", "-"].contains(&first) || first.ends_with('.') && first.len() < 4 =>
+        {
             first.len() + 1
         }
         _ => 0,
     };
-    indent + mark
+    match indent + mark {
+        column if column > width / 2 => (indent + 2).min(width / 2),
+        column => column,
+    }
+}
+
+/// Colours headings, ids of rules, and limits.
+fn painted(text: &str) -> String {
+    let lines: Vec<&str> = text.lines().collect();
+    let mut out = String::new();
+    for (line, next) in lines.iter().zip(lines.iter().skip(1).chain([&""])) {
+        let is_heading = !line.starts_with(' ') && next.starts_with("  ");
+        let mut before = ["", ""];
+        for part in line.split_inclusive(' ') {
+            let word = part.trim_matches(|sign: char| !sign.is_alphanumeric() && sign != '-');
+            let style = match word {
+                _ if Rule::ALL.iter().any(|rule| rule.id() == word) => Style::new().cyan(),
+                _ if before == ["limit", "is"] => Style::new().yellow(),
+                _ if is_heading || ["fix:", "run:"].contains(&part.trim()) => Style::new().bold(),
+                _ => Style::new(),
+            };
+            let (start, end) = part.split_once(word).unwrap_or((part, ""));
+            let _ = write!(out, "{start}{}{end}", style.apply_to(word));
+            if !word.is_empty() {
+                before = [before[1], word];
+            }
+        }
+        out.push('\n');
+    }
+    out
 }
 
 /// The least width that lines are wrapped to.
-const NARROWEST: u16 = 60;
+const NARROWEST: u16 = 20;
 /// Lines that precede commands.
-const COMMAND_HEADINGS: [&str; 2] = ["also useful", "next step"];
+const COMMAND_HEADINGS: [&str; 3] = ["also useful", "next step", "Examples:"];
 /// Starts a command at the end of a line.
 const COMMAND: &str = "pip install --";
 
@@ -235,21 +303,18 @@ mod tests {
     }
 
     #[test]
-    fn a_command_stays_in_one_piece() {
-        let command =
-            "pip install --force-reinstall torch --index-url https://download.pytorch.org/x";
+    fn a_command_continues_with_a_backslash_to_be_copied() {
+        let command = "pip install --force-reinstall torch --index-url https://x.org";
         let line = format!("         -> update the driver, or {command}");
-        let wrapped = format!("         -> update the driver, or\n            {command}");
-        assert_eq!(wrap(&line, 72), wrapped);
+        let first = "         -> update the driver, or\n            ";
         assert_eq!(wrap(&line, 200), line);
-    }
-
-    #[test]
-    fn commands_below_a_heading_stay_in_one_piece() {
-        let words = ["word"; 20].join(" ");
-        let text = format!("also useful\n  {words}\nnext step\n  {words}\n");
-        assert_eq!(wrap_all(&text, 60), text);
-        assert!(wrap_all(&format!("next step\n  {words}\n\n  {words}\n"), 60).lines().count() > 4);
+        assert_eq!(wrap(&line, 80), format!("{first}{command}"));
+        let (start, end) = command.split_at(48);
+        let continued = format!("{first}{} \\\n              {end}", start.trim_end());
+        assert_eq!(wrap(&line, 64), continued);
+        let text = "next step\n  abc def ghi\n\n  abc def ghi\n";
+        let wrapped = "next step\n  abc def \\\n    ghi\n\n  abc def\n  ghi\n";
+        assert_eq!(wrap_all(text, 12), wrapped);
     }
 
     #[test]

@@ -2,7 +2,6 @@
 
 use std::fmt;
 
-use console::style;
 use serde::Serialize;
 
 use crate::error::{CommandError, Exit};
@@ -47,7 +46,7 @@ impl Page {
 impl fmt::Display for Page {
     /// A paragraph, an item or a row is one line, which a terminal wraps.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}", style(self.rule).bold())?;
+        f.write_str(self.rule)?;
         let mut before = "";
         for line in self.text.lines() {
             let is_item =

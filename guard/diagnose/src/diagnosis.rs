@@ -162,40 +162,39 @@ impl Diagnosis {
         self.failures.insert(first, failure);
     }
 
-    /// Writes all failures. [`Display`](fmt::Display) writes the first one, in at most 14 lines of 80 columns.
+    /// Writes all failures, or the first one, in lines of at most `columns`. [`Display`](fmt::Display) writes the first
+    /// one in 80.
     #[must_use]
-    pub fn all(&self) -> String {
-        let mut text = String::new();
-        for (place, failure) in self.failures.iter().enumerate() {
-            if place > 0 {
-                text.push('\n');
-            }
-            text += &failure.text(self.lines, usize::MAX);
+    pub fn text(&self, columns: usize, all: bool) -> String {
+        let text = |failure: &Failure, most| failure.text(self.lines, most, columns);
+        if all {
+            let texts = self.failures.iter().map(|failure| text(failure, usize::MAX));
+            return texts.collect::<Vec<_>>().join("\n");
         }
-        text
+        let Some(first) = self.failures.first() else { return String::new() };
+        // As much text in narrow lines.
+        let most = (LINES * COLUMNS).div_ceil(columns.clamp(1, COLUMNS));
+        match self.failures.len() - 1 {
+            0 => text(first, most),
+            1 => text(first, most - 1) + "1 more failure: --all\n",
+            others => text(first, most - 1) + &format!("{others} more failures: --all\n"),
+        }
     }
 }
 
 impl fmt::Display for Diagnosis {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Some(first) = self.failures.first() else { return Ok(()) };
-        let others = self.failures.len() - 1;
-        f.write_str(&first.text(self.lines, if others > 0 { LINES - 1 } else { LINES }))?;
-        match others {
-            0 => Ok(()),
-            1 => writeln!(f, "1 more failure: --all"),
-            _ => writeln!(f, "{others} more failures: --all"),
-        }
+        f.write_str(&self.text(COLUMNS, false))
     }
 }
 
-/// Lines of a failure.
+/// Lines of a failure, of 80 columns.
 const LINES: usize = 14;
 const COLUMNS: usize = 80;
 
 impl Failure {
-    /// In at most `most` lines.
-    fn text(&self, lines: u64, most: usize) -> String {
+    /// In at most `most` lines of `columns`.
+    fn text(&self, lines: u64, most: usize, columns: usize) -> String {
         let is_decided = self.confidence < Confidence::Generic;
         let mut head = Vec::new();
         for (place, it) in self.evidence.iter().enumerate() {
@@ -205,9 +204,9 @@ impl Failure {
                 String::new()
             };
             match it.line {
-                0 => head.push(shortened(&format!("also: {}", it.text), COLUMNS)),
+                0 => head.push(shortened(&format!("also: {}", it.text), columns)),
                 _ if lines == 1 => {}
-                line => head.push(shortened(&format!("line {line}{times}: {}", it.text), COLUMNS)),
+                line => head.push(shortened(&format!("line {line}{times}: {}", it.text), columns)),
             }
         }
         if most != usize::MAX {
@@ -228,7 +227,7 @@ impl Failure {
         if self.is_late {
             title += "; reported late";
         }
-        head.push(shortened(&title, COLUMNS));
+        head.push(shortened(&title, columns));
         let mut tail = Vec::new();
         if let Some(command) = &self.command {
             tail.push(format!("  run: {command}"));
@@ -245,7 +244,7 @@ impl Failure {
         let mut body = Vec::new();
         let mut add = |label: &str, text: &str| {
             if !text.is_empty() {
-                wrap(&mut body, label, text);
+                wrap(&mut body, label, text, columns);
             }
         };
         add("", &self.cause);
@@ -260,7 +259,7 @@ impl Failure {
         if body.len() > free {
             body.truncate(free);
             if let Some(last) = body.last_mut() {
-                *last = shortened(&format!("{last} \u{2026}"), COLUMNS);
+                *last = shortened(&format!("{last} \u{2026}"), columns);
             }
         }
         let all: Vec<String> = head.into_iter().chain(body).chain(tail).collect();
@@ -268,12 +267,12 @@ impl Failure {
     }
 }
 
-/// Appends `text` in lines of the terminal.
-fn wrap(lines: &mut Vec<String>, label: &str, text: &str) {
+/// Appends `text` in lines of `columns`.
+fn wrap(lines: &mut Vec<String>, label: &str, text: &str, columns: usize) {
     let mut line = format!("  {label}");
     let mut is_begun = false;
     for word in text.split(' ') {
-        if is_begun && line.chars().count() + 1 + word.chars().count() > COLUMNS {
+        if is_begun && line.chars().count() + 1 + word.chars().count() > columns {
             lines.push(core::mem::replace(&mut line, format!("  {}", " ".repeat(label.len()))));
             is_begun = false;
         }

@@ -100,6 +100,7 @@ pub(crate) fn command(folder: &Path, args: &(impl Words + ?Sized)) -> Command {
         .args(args.words())
         .current_dir(folder)
         .env("GRIDGUARD_PROFILES", "off")
+        .env_remove("COLUMNS")
         .stdin(Stdio::null());
     // A test that needs slow work is then slow on machines with many cores too.
     command.env("RAYON_NUM_THREADS", "1");

@@ -14,9 +14,9 @@ mod profile;
 mod program;
 mod ptx;
 #[cfg(target_os = "linux")]
-#[cfg(target_os = "linux")]
 mod run;
 #[cfg(target_os = "linux")]
 mod run_files;
 mod shell;
+mod terminal;
 mod tune;
