@@ -12,6 +12,7 @@
 set -eu -o pipefail
 cd "$(dirname "$0")/.."
 export CARGO_TARGET_DIR="${CARGO_TARGET_DIR:-$PWD/target}"
+. .ci/release/environment
 glibc=manylinux_2_17
 limit=13000000
 mkdir -p "$CARGO_TARGET_DIR"
