@@ -14,7 +14,6 @@ use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use call::{Options, submit, submit_backward};
 use gridguard_kernels::ElementType;
 use gridguard_kernels::temporal_attention::{MAX_HEAD_DIM, MAX_LONG_FRAMES};
-use group::heads_of_group;
 use pyo3::IntoPyObject;
 use pyo3::intern;
 use pyo3::prelude::*;
@@ -27,7 +26,7 @@ use torch::Torch;
 use crate::border::Borders;
 use crate::border::{Border, Reason, VERSIONS};
 use crate::launches;
-use crate::tensor::Reader;
+use crate::tensor::{Reader, heads_of_group};
 
 /// Attention on tensors of the module `torch`.
 ///

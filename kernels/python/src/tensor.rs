@@ -157,7 +157,7 @@ impl View<'_> {
 
     /// Makes the axis of heads, the third last, two axes: groups, and the heads of each. If `repeats`, the tensor has one
     /// head for each group. `None` if there is no such axis.
-    pub(crate) fn group(&mut self, heads: u64, repeats: bool) -> Option<()> {
+    fn group(&mut self, heads: u64, repeats: bool) -> Option<()> {
         let at = self.dims.len().checked_sub(3)?;
         let (size, stride) = (*self.dims.get(at)?, *self.strides.get(at)?);
         let (groups, of_group, of_head) = if repeats {
@@ -180,6 +180,27 @@ impl View<'_> {
         });
         reach == Some(elements)
     }
+}
+
+/// How many heads of the query have one head of the key, if that is more than one.
+pub(crate) fn heads_of_group(tensors: &[View<'_>]) -> Option<u64> {
+    let [of_query, of_key] = [0, 1].map(|at| tensors.get(at)?.dims.iter().rev().nth(2).copied());
+    let heads = of_query?.checked_div(of_key?)?;
+    (heads > 1 && Some(of_key? * heads) == of_query).then_some(heads)
+}
+
+/// Makes the heads of a group an axis of their own in the tensors of the gradients, and in their bias. dk and dv, the last
+/// two, have it. `None` if the bias has other heads.
+pub(crate) fn group_heads(tensors: &mut [View<'_>], bias: Option<&mut View<'_>>) -> Option<()> {
+    let Some(heads) = heads_of_group(tensors) else { return Some(()) };
+    for (at, view) in tensors.iter_mut().enumerate().take(5) {
+        view.group(heads, matches!(at, 1 | 2))?;
+    }
+    if let Some(bias) = bias.filter(|bias| bias.dims.len() > 2) {
+        let is_shared = bias.dims.iter().rev().nth(2) == Some(&1);
+        bias.group(if is_shared { 1 } else { heads }, is_shared)?;
+    }
+    Some(())
 }
 
 fn by_attributes<'a>(

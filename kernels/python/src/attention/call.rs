@@ -14,11 +14,11 @@ use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::types::{PyBool, PyFloat, PyInt};
 
-use super::group::group_heads;
 use super::torch::Torch;
 use crate::border::{Reason, attention_of};
 use crate::error::{UnavailableError, failed, unavailable};
 use crate::launches::{self, BACKWARD, LAUNCHES, Launch, Launches};
+use crate::tensor::group_heads;
 
 /// A call with q, k, v and out, or of the gradients with q, k, v, grad, dq, dk and dv.
 pub(super) struct Call<const N: usize> {

@@ -10,7 +10,6 @@ use super::call::submit_prepared;
 use super::torch::Torch;
 use crate::error::{UnavailableError, unavailable};
 use crate::launches::{self, SUMS};
-use crate::tensor::View;
 
 impl Torch {
     /// New tensors like key and value, with the sums of the gradients that the kernels wrote for each of `heads` heads of
@@ -61,25 +60,4 @@ impl Torch {
             Err(error) => Err(error),
         }
     }
-}
-
-/// How many heads of the query have one head of the key, if that is more than one.
-pub(super) fn heads_of_group(tensors: &[View<'_>]) -> Option<u64> {
-    let [of_query, of_key] = [0, 1].map(|at| tensors.get(at)?.dims.iter().rev().nth(2).copied());
-    let heads = of_query?.checked_div(of_key?)?;
-    (heads > 1 && Some(of_key? * heads) == of_query).then_some(heads)
-}
-
-/// Makes the heads of a group an axis of their own in the tensors of the gradients, and in their bias. dk and dv, the last
-/// two, have it. `None` if the bias has other heads.
-pub(super) fn group_heads(tensors: &mut [View<'_>], bias: Option<&mut View<'_>>) -> Option<()> {
-    let Some(heads) = heads_of_group(tensors) else { return Some(()) };
-    for (at, view) in tensors.iter_mut().enumerate().take(5) {
-        view.group(heads, matches!(at, 1 | 2))?;
-    }
-    if let Some(bias) = bias.filter(|bias| bias.dims.len() > 2) {
-        let is_shared = bias.dims.iter().rev().nth(2) == Some(&1);
-        bias.group(if is_shared { 1 } else { heads }, is_shared)?;
-    }
-    Some(())
 }
