@@ -91,7 +91,7 @@ impl TuningReport {
         if discarded >= NOISY {
             let percent = discarded * 100.0;
             let why = "a lowered clock, or other processes on the processor";
-            writeln!(f, "noise: {percent:.0} % of the samples discarded: {why}")?;
+            write_wrapped(f, &format!("noise: {percent:.0} % of the samples discarded: {why}"))?;
         }
         if self.outcome.undecided {
             writeln!(

@@ -367,7 +367,8 @@ fn disturbed_samples_are_taken_again_and_never_decide() {
         let report = crate::TuningReport::new("any", &all).to_string();
         let end = "undecided: too noisy to tell whether a candidate is faster than the default\n\
                    nothing is stored: tune again when the machine is idle\n";
-        assert!(report.contains("\nnoise: "), "{report}");
+        let is_narrow = report.lines().all(|line| line.len() <= 80);
+        assert!(report.contains("\nnoise: ") && is_narrow, "{report}");
         assert_eq!((report.ends_with(end), all.is_decided()), (all.undecided, !all.undecided));
         undecided += u32::from(all.undecided);
     }
