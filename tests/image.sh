@@ -3,7 +3,7 @@
 #
 #   tests/image.sh [PROFILE]     cargo's profile: dev, or release
 #
-# Needs Debian or Ubuntu with apt and buildah. Checks the Dockerfile if hadolint is installed, and the publishing
+# Needs Debian or Ubuntu with apt, buildah and docker-registry. Checks the Dockerfile if hadolint is installed, and the publishing
 # if skopeo is.
 set -eu -o pipefail
 trap 'echo "$0:$LINENO: failed: $BASH_COMMAND" >&2' ERR
@@ -26,6 +26,7 @@ cleanup() {
     local left
     left=$(server)
     [ -z "$left" ] || kill -KILL "$left"
+    [ -z "${served:-}" ] || kill "$served" 2>/dev/null || true
     buildah "${storage[@]}" rm --all >/dev/null 2>&1 || true
     rm --recursive "$work"
 }
@@ -45,11 +46,11 @@ du --summarize --human-readable "$tree"
 [ "$(find "$tree" -not -user root -printf '%P %U\n')" = 'home/gridguard 65532' ]
 
 [[ $(inside gridguard --version) == "gridguard $version"* ]]
-inside gridguard limits h200 | grep -F 65535 >/dev/null
+inside gridguard limits h200 | grep -cF 65535 >/dev/null
 # A rejected launch, and a log.
 if inside gridguard check --gpu h200 --grid 1,76800,1 --block 128 >"$work/verdict"; then exit 1; fi
 grep -qF 'grid.y is 76800 blocks' "$work/verdict"
-echo 'RuntimeError: CUDA error: invalid configuration argument' | inside gridguard explain | grep . >/dev/null
+echo 'RuntimeError: CUDA error: invalid configuration argument' | inside gridguard explain | grep -c . >/dev/null
 # Registries of fleets: the command has the feature and certificates, so that only the connection fails.
 if inside gridguard profile list oci://127.0.0.1:1/profiles 2>"$work/refused"; then exit 1; fi
 grep -qi 'connection refused' "$work/refused"
@@ -85,3 +86,42 @@ kill -TERM "$process"
 wait "$begun"
 # It wrote what its profiles lack into its own home.
 [ "$(stat --format %u "$tree/home/gridguard/misses-$$.ron")" = 65532 ]
+
+# The manifests of a fleet, each container in this image's file system, against a registry. The pods of Kubernetes run as
+# user 1000; on the host, and with short times, the rest is as written.
+registry=$(command -v docker-registry)
+port=$(python3 -c 'import socket; s = socket.socket(); s.bind(("127.0.0.1", 0)); print(s.getsockname()[1])')
+printf 'version: 0.1\nstorage: {filesystem: {rootdirectory: %s}}\nhttp: {addr: "127.0.0.1:%s"}\n' "$work/registry" "$port" >"$work/registry.yml"
+"$registry" serve "$work/registry.yml" >"$work/registry.log" 2>&1 &
+served=$!
+python3 -c 'import yaml' 2>/dev/null || python3 -m pip install --quiet pyyaml
+volumes=$work/volumes url=oci+http://127.0.0.1:$port/gpu/profiles:stable
+mkdir -p "$volumes"/{keys,signer,docker,work,profiles,fleet/misses}
+openssl genpkey -algorithm ed25519 -out "$volumes/signer/key.pem"
+openssl pkey -in "$volumes/signer/key.pem" -pubout -out "$volumes/keys/keys.pem"
+chown -R 1000:1000 "$volumes"
+chmod 755 "$work"
+containers_of() {
+    python3 tests/kubernetes.py examples/fleet/kubernetes-fleet.yaml "$tree" "$volumes" "$1" \
+        GRIDGUARD_IMAGE=image "GRIDGUARD_URL=$url" --every=1s --device=host --budget=100s
+}
+profile() { "$tree/usr/local/bin/gridguard" profile "$@"; }
+profile push "$url" bench-data/profiles/nvidia-h200.ron --key "$volumes/signer/key.pem"
+# Without misses nothing is tuned, and nothing is pushed.
+containers_of CronJob
+[ "$(profile list "$url" | tr '\n' ' ')" = 'stable stable-1 ' ]
+cat >"$volumes/fleet/misses/misses.ron" <<'END'
+(
+    schema: 1,
+    shapes: [
+        (kernel: "rms_norm", dtypes: "f32", policy: (l2: hot, submission: eager), shape: [("rows", 300), ("columns", 8)], seen: 3),
+    ],
+)
+END
+containers_of DaemonSet
+cmp "$volumes/fleet/profiles/nvidia-h200.ron" bench-data/profiles/nvidia-h200.ron
+containers_of CronJob
+profile verify "$url" --keys "$volumes/keys/keys.pem" >"$work/verified"
+grep -q 'serial 2' "$work/verified"
+grep -q 'staged for 10 %' "$work/verified"
+kill "$served"

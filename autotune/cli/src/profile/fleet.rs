@@ -1,5 +1,6 @@
 //! `gridguard profile push|pull|verify|list|push-misses|pull-misses`: signed profiles of a fleet.
 
+use std::fs;
 use std::future::Future;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -22,8 +23,8 @@ use crate::output::{OutputArgs, count, known, note, text};
 pub(crate) struct Push {
     /// Address of the channel: oci://REGISTRY/REPOSITORY:TAG, or a URL of s3, gs, az, file or https with :TAG
     url: Location,
-    /// Profiles to add or replace; without any, --percent gives the staged profiles to more nodes
-    #[arg(value_name = "FILE")]
+    /// Profiles to add or replace, or folders of them; without any, --percent gives the staged profiles to more nodes
+    #[arg(value_name = "FILE|FOLDER")]
     files: Vec<PathBuf>,
     /// Private key in PEM, from `openssl genpkey -algorithm ed25519`
     #[arg(long, value_name = "FILE")]
@@ -95,6 +96,9 @@ pub(crate) struct PushMisses {
     /// Name of this machine, whose earlier file is replaced [default: the host's name]
     #[arg(long, value_name = "NAME")]
     node: Option<String>,
+    /// Push for ever, once in this time
+    #[arg(long, value_name = "TIME", value_parser = args::duration)]
+    every: Option<Duration>,
     #[command(flatten)]
     output: OutputArgs,
 }
@@ -115,7 +119,15 @@ impl Push {
         let key = SigningKey::read(&self.key)?;
         let others = self.keys.as_deref().map(TrustedKeys::read).transpose()?;
         let trusted = others.map_or_else(|| key.trusted(), |others| key.trusted().and(others));
-        let texts = self.files.iter().map(|file| contents(file)).collect::<Result<Vec<_>, _>>()?;
+        let mut files = Vec::new();
+        for path in &self.files {
+            if path.is_dir() { files.extend(profiles_in(path)?) } else { files.push(path.clone()) }
+        }
+        if files.is_empty() && !self.files.is_empty() {
+            note("no profiles there: nothing is pushed");
+            return Ok(Exit::Yes);
+        }
+        let texts = files.iter().map(|file| contents(file)).collect::<Result<Vec<_>, _>>()?;
         let change = match (&self.roll_back, texts.is_empty()) {
             (Some(tag), _) => Change::RollBack { tag: tag.clone() },
             (None, true) => Change::Widen { percent: self.percent },
@@ -211,11 +223,26 @@ impl List {
 
 impl PushMisses {
     pub(crate) fn run(&self) -> Result<Exit, CommandError> {
-        let bytes = contents(&self.file)?;
-        let shapes = String::from_utf8(bytes).map_err(CommandError::in_file(&self.file))?;
-        let store = Store::open(&self.url)?;
-        let pushed = block_on(store.push_misses(&node(self.node.as_ref()), &shapes))??;
-        let shown = text(|f| writeln!(f, "{} pushed", count(pushed, "shape", "shapes")));
+        let (store, node) = (Store::open(&self.url)?, node(self.node.as_ref()));
+        let push = async || {
+            let bytes = contents(&self.file)?;
+            let shapes = String::from_utf8(bytes).map_err(CommandError::in_file(&self.file))?;
+            store.push_misses(&node, &shapes).await.map_err(CommandError::from)
+        };
+        if let Some(every) = self.every {
+            let watch = async {
+                loop {
+                    match push().await {
+                        Ok(pushed) => note(format_args!("{} pushed", shapes(pushed))),
+                        Err(error) => note(error),
+                    }
+                    sleep(every).await;
+                }
+            };
+            return block_on(watch)?;
+        }
+        let pushed = block_on(push())??;
+        let shown = text(|f| writeln!(f, "{} pushed", shapes(pushed)));
         self.output.print(&json!({ "shapes": pushed }), shown)?;
         Ok(Exit::Yes)
     }
@@ -278,6 +305,21 @@ fn channel(
 ) -> Result<Channel, CommandError> {
     let store = Store::open(url)?;
     Ok(Channel::new(store, url.clone(), name.cloned(), keys))
+}
+
+/// The profiles of a folder, by name.
+fn profiles_in(folder: &Path) -> Result<Vec<PathBuf>, CommandError> {
+    let entries = fs::read_dir(folder).and_then(|entries| entries.collect::<Result<Vec<_>, _>>());
+    let entries = entries.map_err(CommandError::io(folder.display()))?;
+    let files = entries.into_iter().map(|entry| entry.path());
+    let mut files: Vec<_> =
+        files.filter(|file| file.extension().is_some_and(|end| end == "ron")).collect();
+    files.sort();
+    Ok(files)
+}
+
+fn shapes(number: usize) -> String {
+    count(number, "shape", "shapes")
 }
 
 fn contents(file: &Path) -> Result<Vec<u8>, CommandError> {
