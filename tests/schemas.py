@@ -94,7 +94,6 @@ def commands(url):
     yield "profile-release", f"profile push {url} p.ron --key key.pem --percent 10", ""
     yield "profile-release", f"profile verify {url} --keys keys.pem", ""
     yield "profile-pull", f"profile pull {url} --keys keys.pem --folder pulled", ""
-    yield "profile-pull", f"profile pull {url}-none --keys keys.pem --folder none", ""
     yield "profile-list", f"profile list {url}", ""
     yield "profile-push-misses", f"profile push-misses {url} misses.ron", ""
     yield "profile-pull-misses", f"profile pull-misses {url} --file missed.ron", ""
