@@ -43,7 +43,7 @@ def run(container, pod, tree, volumes, replaced):
         script.append(f"mount --bind '{source}' '{target}' && mount -o remount,bind,{mode} '{target}'")
     for name in ("proc", "dev"):
         (tree / name).mkdir(exist_ok=True)
-        script.append(f"mount --bind /{name} '{tree}/{name}'")
+        script.append(f"mount --rbind /{name} '{tree}/{name}'")
     user = pod["securityContext"]
     script.append(f"exec chroot --userspec={user['runAsUser']}:{user['runAsGroup']} '{tree}' \"$@\"")
     started = ["unshare", "--mount", "sh", "-c", "; ".join(script), "sh", *words]

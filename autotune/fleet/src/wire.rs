@@ -1,5 +1,6 @@
 //! HTTP with time limits, a rule for redirects, and bodies of bounded size.
 
+use core::error::Error;
 use core::fmt::Display;
 use core::time::Duration;
 use std::io;
@@ -74,22 +75,24 @@ impl HttpConnector for Network {
 }
 
 /// The error of a request without a response: the innermost cause says most.
-pub(crate) fn unreachable(
-    what: impl Display,
-    error: &(dyn core::error::Error + 'static),
-) -> FleetError {
+pub(crate) fn unreachable(what: impl Display, error: &(dyn Error + 'static)) -> FleetError {
     let mut cause = error;
-    while let Some(inner) = cause.source() {
+    while let Some(inner) = inner(cause) {
         cause = inner;
     }
-    // An `io::Error` hides the error that it holds from `source`.
-    let held = cause.downcast_ref().and_then(io::Error::get_ref);
-    let tls = held.and_then(|held| held.downcast_ref()).or_else(|| cause.downcast_ref());
-    let reason = match tls {
+    let reason = match cause.downcast_ref() {
         Some(rustls::Error::InvalidMessage(_)) => WITHOUT_TLS.to_owned(),
         _ => cause.to_string(),
     };
     FleetError::Unreachable { what: what.to_string(), reason, retry_after: None }
+}
+
+/// The cause of an error. An `io::Error` hides the error that it holds from `source`.
+fn inner<'e>(error: &'e (dyn Error + 'static)) -> Option<&'e (dyn Error + 'static)> {
+    match error.downcast_ref::<io::Error>() {
+        Some(error) => Some(error.get_ref()?),
+        None => error.source(),
+    }
 }
 
 /// The error of a response by its status.
@@ -110,7 +113,7 @@ pub(crate) fn refused<B>(what: impl Display, response: &http::Response<B>) -> Fl
 }
 
 /// All bytes of a body, if they are at most `limit`.
-pub(crate) async fn collect<E: core::error::Error + 'static>(
+pub(crate) async fn collect<E: Error + 'static>(
     what: impl Display,
     mut body: impl Stream<Item = Result<Bytes, E>> + Unpin,
     limit: u64,

@@ -474,6 +474,19 @@ async fn a_page_of_html_is_the_answer_of_no_registry() {
     assert!(said.contains("a page of HTML, so no registry has answered"), "{said}");
 }
 
+#[tokio::test]
+async fn a_registry_without_tls_is_told_from_one_that_is_away() {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let url = format!("oci://{}/gpu/profiles", listener.local_addr().unwrap());
+    std::thread::spawn(move || {
+        let mut stream = listener.accept().unwrap().0;
+        let _ = stream.read(&mut [0; 64]);
+        stream.write_all(b"HTTP/1.1 400 Bad Request\r\n\r\n")
+    });
+    let refused = Store::open(&url.parse().unwrap()).unwrap().tags().await.expect_err("no TLS");
+    assert!(refused.to_string().ends_with("write oci+http:// in place of oci://"), "{refused}");
+}
+
 fn names(folder: &Path) -> Vec<String> {
     let files =
         fs::read_dir(folder).unwrap().map(|file| file.unwrap().file_name().into_string().unwrap());
