@@ -64,11 +64,18 @@ impl LogScanner {
             rows.filter_map(|(place, hit)| facts.holding(*place, hit, recoveries)).collect()
         };
         let mut holding = survive(&recoveries);
-        if !holding.iter().any(|it| it.row.confidence <= Confidence::Generic) {
+        let least = holding.iter().map(|it| it.row.confidence).min();
+        if least.is_none_or(|it| it > Confidence::Generic) {
             // Nothing else failed, so that what a program fell back from is the answer.
             let is_no_fallback = |it: &(u64, u64)| it.1 != FALLBACK_LINES;
             let recoveries: Vec<_> = recoveries.into_iter().filter(is_no_fallback).collect();
-            holding = survive(&recoveries);
+            let all = survive(&recoveries);
+            // A bare code tells no more than an exception that ended the program.
+            if least != Some(Confidence::Unknown)
+                || all.iter().any(|it| it.row.confidence < Confidence::Generic)
+            {
+                holding = all;
+            }
         }
         let platform = platform(&holding);
         let harmless: Vec<u64> = holding
