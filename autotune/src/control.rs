@@ -18,6 +18,9 @@ pub struct Budget<'a> {
     pub evaluations: Option<u64>,
     /// Ends the search once it is set.
     pub interrupt: Option<&'a AtomicBool>,
+    /// The least time that the traffic of the problem takes, in nanoseconds ([`Roofline`](crate::Roofline)). A search
+    /// compares nothing but the default and the candidates that are within 3 % of it.
+    pub least_ns: Option<f64>,
 }
 
 impl Budget<'_> {

@@ -76,6 +76,7 @@ mod space;
 mod stats;
 #[cfg(test)]
 mod tests;
+mod transfer;
 mod tune;
 mod tune_fn;
 mod variant;
@@ -99,6 +100,7 @@ pub use remote::{Remote, Timeouts, serve, serve_on, unended_processes};
 pub use report::{TuningReport, duration};
 pub use space::Space;
 pub use stats::{Samples, real};
+pub use transfer::{Roofline, attainable, transfer};
 pub use tune::tune;
 pub use tune_fn::{FnSpace, Trial, TunedFn, Values, tune_fn};
 

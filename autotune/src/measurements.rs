@@ -4,7 +4,8 @@ use core::fmt;
 use std::collections::{BTreeMap, BTreeSet};
 
 use gridguard::profile::{
-    DecisionList, Document, Entry, Key, Named, ProfileError, RowChoice, ServedShape, decision_lists,
+    DecisionList, Document, Entry, Key, Named, ProfileError, Provenance, RowChoice, ServedShape,
+    decision_lists,
 };
 use serde::Serialize;
 
@@ -70,11 +71,14 @@ impl Measurements {
                 let measured = choice_of(&list, shape).and_then(|choice| outcome.measured(&choice));
                 if let Some((measured, entry)) = measured.zip(document.get(key, shape)) {
                     let MeasuredCandidate { candidate, summary, .. } = measured;
+                    let (before, now) = (entry.chosen.median_ns, summary.median_ns.max(1));
+                    let attained_percent = entry.found.attained_percent * before / now;
                     document.insert(Entry {
                         choice: candidate.choice,
                         parameters: candidate.parameters.clone(),
                         launches: candidate.launches,
                         chosen: *summary,
+                        found: Provenance { attained_percent, ..entry.found.clone() },
                         ..entry.clone()
                     })?;
                 }

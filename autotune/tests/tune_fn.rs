@@ -73,6 +73,33 @@ fn the_fastest_block_wins_and_is_found_in_the_profile() {
 }
 
 #[test]
+fn a_stated_traffic_is_judged_by_what_the_host_moves_and_is_kept_with_the_profile() {
+    let space = blocks(&[800, 200]).bytes(1 << 20).flops(400_000);
+    let tuned = space.measure(&key(), &mut Scripted::default()).expect("tuned");
+    let roofline = tuned.roofline.expect("measured");
+    assert_eq!((roofline.bytes, roofline.attainable.bytes), (1 << 20, 1 << 20));
+    let entry = tuned.entry.as_ref().expect("complete");
+    assert_eq!(entry.found.attained_percent, roofline.percent(&entry.chosen));
+    // In 800 or 200 us: the search may end at the default if the host is slow.
+    let block = tuned.parameter("block").expect("chosen");
+    assert_eq!(
+        tuned.flops_per_second(),
+        Some(4e5 / (f64::from(u32::try_from(block).unwrap()) / 1e6))
+    );
+    let (folder, guard) = (tempfile::tempdir().unwrap(), Guard::host(DeviceLimits::any_device()));
+    let file = tuned.publish(&guard, folder.path()).expect("published");
+    let written = Document::parse(&fs::read_to_string(file).unwrap()).expect("a profile").document;
+    assert_eq!(written.attainable(), [roofline.attainable]);
+    for (space, what) in
+        [(blocks(&[8]).bytes(0), "bytes is 0"), (blocks(&[8]).flops(0), "flops is 0")]
+    {
+        let error = space.measure(&key(), &mut Scripted::default()).expect_err("nothing to do");
+        assert_eq!(*error.kind(), ErrorKind::Input);
+        assert!(error.to_string().starts_with(what), "{error}");
+    }
+}
+
+#[test]
 fn a_candidate_with_another_output_never_wins() {
     let tuned = work(blocks(&[8, 1, 5]), &[1], &RefCell::default()).expect("tuned");
     assert_ne!(tuned.parameter("block"), Some(1));

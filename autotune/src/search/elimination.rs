@@ -9,6 +9,10 @@ pub(crate) fn run(search: &mut Search<'_>, places: &[usize]) -> Result<Vec<usize
     search.enter(Stage::Coarse, expected_samples(count(places.len())));
     search.rounds_up_to(places, search.effort.coarse)?;
     let open = search.open(places);
+    let at_limit = search.at_limit(&open);
+    if !at_limit.is_empty() {
+        return Ok(at_limit);
+    }
     let left = keep_within(search, &open, COARSE_FACTOR, Stage::Coarse);
     let more = search.effort.fine - search.effort.coarse;
     search.enter(Stage::Fine, count(left.len()) * more + FINALS);

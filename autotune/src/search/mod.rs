@@ -28,6 +28,12 @@ pub(crate) fn run(
     }
     // This also shows whether samples are slow.
     search.round(&[DEFAULT])?;
+    if !search.at_limit(&[DEFAULT]).is_empty() {
+        search.rounds_up_to(&[DEFAULT], search.effort.fine)?;
+        if !search.at_limit(&[DEFAULT]).is_empty() {
+            return finals::run(search, &[DEFAULT]);
+        }
+    }
     let pool = if all.len() <= search.effort.exhaustive {
         search.check(&all)?;
         elimination::run(search, &all)?

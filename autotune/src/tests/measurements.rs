@@ -2,14 +2,14 @@ use std::collections::BTreeMap;
 
 use fastrand::Rng;
 use gridguard::profile::{
-    DecisionRow, DeviceIdentity, Document, Environment, Key, Match, MatchKind, Named, Profile,
-    Provenance, StoredChoice,
+    DecisionRow, DeviceIdentity, Document, Environment, Key, Match, MatchKind, Named, Objective,
+    Profile, Provenance, StoredChoice,
 };
 use gridguard::{DeviceLimits, Strategy};
 
 use super::simulation::{Nature, Simulated, throughput};
 use crate::stats::{real, whole};
-use crate::{Candidate, Measurements, Samples, Space};
+use crate::{Budget, Candidate, Measurements, Portion, Samples, Space, tune};
 
 const WARPS: [u64; 5] = [4, 1, 2, 8, 16];
 
@@ -105,6 +105,31 @@ fn few_choices_serve_every_measured_shape_and_shapes_between_and_beyond() {
     assert!(unseen.quantile(0.95) < 0.03);
     assert_eq!((held_out.shapes, held_out.unknown), (36, 0));
     assert!(held_out.p95 < 0.05 && held_out.worst >= held_out.p95);
+}
+
+#[test]
+fn a_search_stops_at_a_candidate_within_three_percent_of_the_limit() {
+    let nature = nature([8000, 4096]);
+    let [default, best] =
+        [WARPS[0], 16].map(|warps| nature.time_ns(&candidate(warps), Portion::Sequence));
+    let search = |least_ns| {
+        let mut space = Space::listed(WARPS.map(candidate).to_vec());
+        let budget = Budget { least_ns, ..Budget::default() };
+        let mut measurer = Simulated::new(nature.clone(), 5);
+        tune(&mut measurer, &mut space, Objective::Throughput, &budget, &mut ()).expect("runs")
+    };
+    let whole = search(Some(best * 0.9));
+    assert_eq!(whole.evaluations, search(None).evaluations, "nothing is at this limit");
+    let at_best = search(Some(best * 0.995));
+    assert_eq!(
+        (&at_best.winner, &whole.winner),
+        (&candidate(8), &candidate(8)),
+        "a tie, in smaller blocks"
+    );
+    assert!(at_best.evaluations < whole.evaluations, "{}", at_best.evaluations);
+    let at_default = search(Some(default * 0.99));
+    let timed = at_default.candidates.iter().filter(|one| one.summary.samples > 0).count();
+    assert_eq!((&at_default.winner, timed, at_default.complete), (&candidate(WARPS[0]), 1, true));
 }
 
 #[test]

@@ -11,9 +11,10 @@ use std::time::SystemTime;
 
 use cudarc::driver::CudaStream;
 use gridguard::profile::{
-    Document, Entry, Environment, Key, Named, Objective, Provenance, StoredChoice, update,
+    Attainable, Document, Entry, Environment, Key, L2, Named, Objective, Provenance, StoredChoice,
+    update,
 };
-use gridguard::{Choice, Guard};
+use gridguard::{Choice, DeviceLimits, Guard};
 
 pub use trial::{Trial, Values};
 
@@ -31,6 +32,8 @@ use crate::measurements::Measurements;
 use crate::outcome::TuningOutcome;
 use crate::ranges::Ranges;
 use crate::space::Space;
+use crate::stats::real;
+use crate::transfer::{Roofline, attainable, transfer};
 use crate::tune::tune;
 
 /// The parameters that [`tune_fn`] varies, and the comparison of outputs.
@@ -50,6 +53,8 @@ pub struct FnSpace<'a> {
     stream: Option<Arc<CudaStream>>,
     journal: Option<PathBuf>,
     time_limit: Option<Duration>,
+    bytes: Option<u64>,
+    flops: Option<u64>,
 }
 
 /// A closure over the values of a candidate.
@@ -68,6 +73,9 @@ pub struct TunedFn {
     pub outcome: TuningOutcome,
     /// Candidates that the journal already knew to be slower or wrong, and that were not measured again.
     pub known: usize,
+    /// The traffic, and what the device can move, if [`FnSpace::bytes`] states it.
+    pub roofline: Option<Roofline>,
+    flops: Option<u64>,
 }
 
 /// Finds the fastest of the candidates of `space` for `launch`.
@@ -178,6 +186,19 @@ impl<'a> FnSpace<'a> {
         self
     }
 
+    /// The bytes that any implementation must read and write. The search stops when a candidate is within 3 % of what the
+    /// device can move, which is measured if the guard's profile does not have it, and the entry says how much it reaches.
+    pub const fn bytes(mut self, bytes: u64) -> Self {
+        self.bytes = Some(bytes);
+        self
+    }
+
+    /// The floating-point operations of the problem, for [`TunedFn::flops_per_second`].
+    pub const fn flops(mut self, flops: u64) -> Self {
+        self.flops = Some(flops);
+        self
+    }
+
     /// Ends the search after this time.
     pub const fn time_limit(mut self, limit: Duration) -> Self {
         self.time_limit = Some(limit);
@@ -206,6 +227,13 @@ impl<'a> FnSpace<'a> {
                 "the tolerance is {}: give a finite number of at least 0",
                 self.tolerance
             )));
+        }
+        for (name, count) in [("bytes", self.bytes), ("flops", self.flops)] {
+            if count == Some(0) {
+                return Err(Error::input(format!(
+                    "{name} is 0: give what the problem needs, or nothing"
+                )));
+            }
         }
         let (shape, parameters) = (self.shape.clone(), self.parameters.clone());
         let ranges = Ranges::new(shape, parameters, self.chunks.clone())?;
@@ -260,10 +288,18 @@ impl<'a> FnSpace<'a> {
         if let Some(on_record) = on_record {
             resumed = resumed.on_record(on_record);
         }
-        let budget = Budget { wall_time: self.time_limit, ..Budget::default() };
+        let roofline = self
+            .bytes
+            .map(|bytes| roofline(self.guard.as_ref(), key.policy.l2, bytes))
+            .transpose()?;
+        let least_ns = roofline.map(|roofline| roofline.least_ns());
+        let budget = Budget { wall_time: self.time_limit, least_ns, ..Budget::default() };
         let outcome = tune(&mut resumed, &mut space, key.objective, &budget, &mut ())?;
+        let attained_percent = roofline.map_or(0, |roofline| roofline.percent(&outcome.chosen));
+        let found = Provenance { attained_percent, ..found };
+        let flops = self.flops;
         let entry = outcome.is_decided().then(|| outcome.entry(key.clone(), self.shape, found));
-        Ok(TunedFn { choice: outcome.winner.choice.into(), entry, outcome, known })
+        Ok(TunedFn { choice: outcome.winner.choice.into(), entry, outcome, known, roofline, flops })
     }
 
     fn provenance(&self, environment: &Environment) -> Provenance {
@@ -278,6 +314,13 @@ impl<'a> FnSpace<'a> {
 }
 
 impl TunedFn {
+    /// The floating-point operations of the choice in a second, if [`FnSpace::flops`] states them.
+    #[must_use]
+    pub fn flops_per_second(&self) -> Option<f64> {
+        let median_ns = self.outcome.chosen.median_ns;
+        self.flops.filter(|_| median_ns > 0).map(|flops| real(flops) * 1e9 / real(median_ns))
+    }
+
     /// The value of a parameter of the choice.
     #[must_use]
     pub fn parameter(&self, name: &str) -> Option<u64> {
@@ -300,6 +343,7 @@ impl TunedFn {
             measured.add(entry, &self.outcome);
             update(&file, empty, |document| {
                 document.merge(&ours)?;
+                self.roofline.iter().try_for_each(|it| document.add_attainable(it.attainable))?;
                 // An entry of later date stays.
                 match document.get(&entry.key, &entry.shape) == Some(entry) {
                     true => measured.settle(document, &entry.key.kernel),
@@ -309,6 +353,19 @@ impl TunedFn {
         }
         Ok(file)
     }
+}
+
+/// What the device, or the host, can move with this traffic.
+fn roofline(device: Option<&Arc<Guard>>, l2: L2, bytes: u64) -> Result<Roofline, Error> {
+    let profile = device.and_then(|guard| guard.profile());
+    let known = profile.and_then(|all| all.attainable(l2, bytes));
+    let measure = || {
+        let host = || Arc::new(Guard::host(DeviceLimits::any_device()));
+        let guard = device.map_or_else(host, Arc::clone);
+        let size = Attainable::size_of(bytes);
+        attainable(transfer(&guard, l2, size)?.as_mut(), l2, size)
+    };
+    Ok(Roofline { bytes, attainable: known.map_or_else(measure, Ok)? })
 }
 
 /// The legal launches of `configurations`: unsplit, or in chunks of these sizes, or in all ways worth measuring.

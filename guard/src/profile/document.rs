@@ -7,7 +7,9 @@ use serde::Deserialize;
 use super::decision::{DecisionList, ListRow};
 use super::device::{DeviceIdentity, Environment};
 use super::error::{DECIDED_SCHEMA, FileFault, MAX_ALIASES, MAX_ENTRIES, ProfileError, SCHEMA};
-use super::model::{Entry, Key, Named, Objective, Policy, Provenance, StoredChoice, Summary};
+use super::model::{
+    Attainable, Entry, Key, Named, Objective, Policy, Provenance, StoredChoice, Summary,
+};
 use super::rows::{
     FirstRow, Offset, ROW_BEGIN, Ron, Row, Rows, Schema, first_character, locate, read_rows,
 };
@@ -34,6 +36,8 @@ pub struct Document {
     pub(super) device: DeviceIdentity,
     pub(super) aliases: Vec<String>,
     pub(super) environment: Environment,
+    /// By cache and size.
+    pub(super) attainable: Vec<Attainable>,
     /// By key.
     pub(super) decisions: Vec<DecisionList>,
     pub(super) entries: Vec<Entry>,
@@ -56,6 +60,7 @@ impl Document {
             device,
             aliases: Vec::new(),
             environment,
+            attainable: Vec::new(),
             decisions: Vec::new(),
             entries: Vec::new(),
         }
@@ -121,6 +126,27 @@ impl Document {
     #[must_use]
     pub fn entries(&self) -> &[Entry] {
         &self.entries
+    }
+
+    /// What the device can move, by the state of the cache and the size of the data.
+    #[must_use]
+    pub fn attainable(&self) -> &[Attainable] {
+        &self.attainable
+    }
+
+    /// Adds what the device can move. Of two bandwidths for the same size, the greater stays.
+    ///
+    /// # Errors
+    ///
+    /// [`ProfileErrorKind::Entry`](super::ProfileErrorKind::Entry) if the size is no power of two, or the bandwidth 0.
+    pub fn add_attainable(&mut self, attainable: Attainable) -> Result<(), ProfileError> {
+        attainable.check()?;
+        self.attainable.push(attainable);
+        self.attainable.sort_by(|one, other| other.cmp(one));
+        self.attainable
+            .dedup_by(|lesser, greater| (lesser.l2, lesser.bytes) == (greater.l2, greater.bytes));
+        self.attainable.reverse();
+        Ok(())
     }
 
     /// The decision lists, sorted by key.
@@ -212,11 +238,15 @@ impl fmt::Display for Document {
     /// The file's text. Key, choice, times and provenance of an entry are on lines of their own, for readable
     /// diffs.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { device, aliases, environment, decisions, entries } = self;
-        let schema = if decisions.is_empty() { SCHEMA } else { DECIDED_SCHEMA };
+        let Self { device, aliases, environment, attainable, decisions, entries } = self;
+        let schema =
+            if decisions.is_empty() && attainable.is_empty() { SCHEMA } else { DECIDED_SCHEMA };
         let (device, aliases, environment) = (Ron(device), Ron(aliases), Ron(environment));
         writeln!(f, "(\n    schema: {schema},\n    device: {device},\n    aliases: {aliases},")?;
         writeln!(f, "    environment: {environment},")?;
+        if !attainable.is_empty() {
+            writeln!(f, "    attainable: {},", Ron(attainable))?;
+        }
         if !decisions.is_empty() {
             writeln!(f, "{DECISIONS}")?;
             decisions.iter().try_for_each(|list| write!(f, "{list}"))?;
@@ -255,6 +285,8 @@ struct File {
     #[serde(default)]
     aliases: Vec<String>,
     environment: Environment,
+    #[serde(default)]
+    attainable: Vec<Attainable>,
     #[serde(default)]
     decisions: Vec<ListRow>,
     #[serde(rename = "entries")]
@@ -328,7 +360,15 @@ impl Row for EntryRow {
 impl File {
     /// The document without its rows, if its header is within the limits, and its unchecked decision lists.
     fn document(self) -> Result<(Document, impl Iterator<Item = DecisionList>), ProfileError> {
-        let Self { schema: Schema(schema), device, aliases, environment, decisions, .. } = self;
+        let Self {
+            schema: Schema(schema),
+            device,
+            aliases,
+            environment,
+            attainable,
+            decisions,
+            ..
+        } = self;
         let Environment { driver, compiler, tuner } = &environment;
         let processor = device.processor.iter().map(|processor| &processor.name);
         let names = [&device.name, driver, compiler, tuner].into_iter().chain(&aliases);
@@ -338,12 +378,18 @@ impl File {
                 "the limits are {MAX_DEVICE_NAME_BYTES} bytes for a name and {MAX_ALIASES} aliases"
             ))));
         }
-        if schema < DECIDED_SCHEMA && !decisions.is_empty() || decisions.len() > MAX_LISTS {
+        let is_new = !decisions.is_empty() || !attainable.is_empty();
+        let is_large = decisions.len().max(attainable.len()) > MAX_LISTS;
+        if schema < DECIDED_SCHEMA && is_new || is_large {
             return Err(ProfileError::header(first_character(format_args!(
                 "decision lists need schema {DECIDED_SCHEMA}, and the limit is {MAX_LISTS}"
             ))));
         }
-        let document = Document::new(device, environment).with_aliases(aliases);
+        let mut document = Document::new(device, environment).with_aliases(aliases);
+        for one in attainable {
+            let added = document.add_attainable(one);
+            added.map_err(|error| ProfileError::header(first_character(error)))?;
+        }
         Ok((document, decisions.into_iter().map(DecisionList::from)))
     }
 }

@@ -13,7 +13,7 @@ use super::document::{Document, ParsedProfile};
 use super::error::ProfileError;
 use super::index::{Decided, ShapeIndex};
 use super::matching::{DefaultReason, Layer, Match};
-use super::model::{Entry, Key, Named, value_of};
+use super::model::{Attainable, Entry, Key, L2, Named, value_of};
 use super::notice::{ProfileNotice, is_degraded, version_notices};
 use super::store;
 use crate::observe;
@@ -27,6 +27,7 @@ pub struct Profile {
     /// By key, sizes and layer.
     entries: Vec<LayeredEntry>,
     kernels: HashMap<Key, ShapeIndex, RandomState>,
+    attainable: Vec<Attainable>,
     /// By key and layer.
     pub(super) lists: Vec<(Layer, DecisionList)>,
     /// The keys in the order of [`Key::purpose`], to distinguish edited code from code that was never tuned.
@@ -94,9 +95,11 @@ impl Profile {
         device: &DeviceIdentity,
         running: &Environment,
     ) -> Result<Vec<ProfileNotice>, ProfileNotice> {
-        let Document { device: measured_on, aliases, environment, decisions, entries } = document;
+        let Document { device: measured_on, aliases, environment, attainable, decisions, entries } =
+            document;
         measured_on.serves(&aliases, device)?;
         let notices = version_notices(&entries, &environment, running);
+        self.attainable.extend(attainable);
         self.lists.extend(decisions.into_iter().map(|list| (layer, list)));
         self.entries.extend(entries.into_iter().map(|entry| LayeredEntry {
             degraded: is_degraded(&entry, &environment, running),
@@ -177,6 +180,14 @@ impl Profile {
     pub fn decision(&self, key: &Key, sizes: &[u64]) -> Option<(Layer, &DecisionList, usize)> {
         let of_key = self.lists.iter().filter(|(_, list)| list.key == *key);
         of_key.filter_map(|(layer, list)| Some((*layer, list, list.row(sizes)?))).next()
+    }
+
+    /// What the device can move with data of this traffic, the greatest of all layers.
+    #[must_use]
+    pub fn attainable(&self, l2: L2, traffic: u64) -> Option<Attainable> {
+        let size = Attainable::size_of(traffic);
+        let of_size = self.attainable.iter().filter(|one| (one.l2, one.bytes) == (l2, size));
+        of_size.max().copied()
     }
 
     /// Whether the profile has no entries.

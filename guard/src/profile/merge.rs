@@ -110,7 +110,13 @@ impl Document {
         let mut lists: Vec<_> = all.iter().flat_map(|one| one.decisions.iter().cloned()).collect();
         lists.sort();
         let mut keys: BTreeSet<Key> = lists.iter().map(|list| list.key.clone()).collect();
-        *self = Self { device, aliases, environment, decisions: lists, entries: merged };
+        let moved: Vec<_> = all.iter().flat_map(|one| one.attainable.iter().copied()).collect();
+        let attainable = Vec::new();
+        *self =
+            Self { device, aliases, environment, attainable, decisions: lists, entries: merged };
+        for one in moved {
+            self.add_attainable(one)?;
+        }
         self.check_decisions();
         self.decisions.reverse();
         self.decisions.dedup_by(|lesser, greater| lesser.key == greater.key);

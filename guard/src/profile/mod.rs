@@ -93,7 +93,9 @@ pub use layers::{Layers, LayersStamp, LoadedProfile};
 pub use lookup::{Profile, TunedChoice};
 pub use matching::{DefaultReason, Layer, Match};
 pub use misses::MissLog;
-pub use model::{Entry, Key, L2, Objective, Policy, Provenance, StoredChoice, Submission, Summary};
+pub use model::{
+    Attainable, Entry, Key, L2, Objective, Policy, Provenance, StoredChoice, Submission, Summary,
+};
 pub use notice::{LayerNotice, NoticeLevel, ProfileNotice};
 pub use ranks::{OtherChoices, compare_digests};
 pub use store::publish;

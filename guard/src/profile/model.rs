@@ -148,6 +148,41 @@ pub(crate) fn value_of(named: &[(String, u64)], name: &str) -> Option<u64> {
     named.iter().find(|(other, _)| other == name).map(|(_, value)| *value)
 }
 
+/// How many bytes a second the device can move, reading or copying data of one size.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Attainable {
+    /// The state of the L2 cache.
+    pub l2: L2,
+    /// The size of the data: [`Self::size_of`] the traffic.
+    pub bytes: u64,
+    /// What the device can move.
+    pub bytes_per_second: u64,
+}
+
+impl Attainable {
+    /// The size at which the bandwidth for this traffic is measured: the power of two at most as large.
+    ///
+    /// ```
+    /// assert_eq!(gridguard::profile::Attainable::size_of(1_887_436_800), 1 << 30);
+    /// ```
+    #[must_use]
+    pub fn size_of(traffic: u64) -> u64 {
+        traffic.checked_ilog2().map_or(0, |power| 1 << power)
+    }
+
+    /// Checks the size and the bandwidth.
+    pub(super) fn check(&self) -> Result<(), ProfileError> {
+        match self.bytes.is_power_of_two() && self.bytes_per_second > 0 {
+            true => Ok(()),
+            false => Err(ProfileError::entry(format!(
+                "{} bytes at {} bytes a second: give a power of two, and at least 1",
+                self.bytes, self.bytes_per_second
+            ))),
+        }
+    }
+}
+
 /// A summary of timing samples, in nanoseconds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -203,6 +238,9 @@ pub struct Provenance {
     /// Empty if the kernel's own test decided.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub tolerance: String,
+    /// How much of the [attainable](Attainable) bandwidth the choice reaches, in percent; 0 if unknown.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub attained_percent: u64,
 }
 
 /// The tuned choice for one shape. It serializes with the fields of its key at the same level.
@@ -226,6 +264,11 @@ pub struct Entry {
     pub default: Summary,
     /// How it was measured.
     pub found: Provenance,
+}
+
+#[allow(clippy::trivially_copy_pass_by_ref, reason = "serde passes a reference")]
+const fn is_zero(number: &u64) -> bool {
+    *number == 0
 }
 
 impl Entry {

@@ -52,6 +52,10 @@ class TunedFunction:
     """The time of the first values divided by theirs."""
     seconds: float
     """The time of a call."""
+    attained_percent: int | None
+    """How much of what the device can move a call moves, if `bytes` is given."""
+    flops_per_second: float | None
+    """The operations in a second, if `flops` is given."""
     candidates: int
     """Candidates that were compared."""
     known: int
@@ -73,6 +77,8 @@ def tune(
     where: Callable[..., bool] | None = None,
     reference: Callable[..., Any] | None = None,
     tolerance: float = 0.0,
+    bytes: int | Callable[..., int] | None = None,
+    flops: int | Callable[..., int] | None = None,
     timeout: float = 60.0,
     **parameters: Iterable[int],
 ) -> Callable[[Callable[P, R]], Tunable[P, R]]:
@@ -93,6 +99,10 @@ def tune(
     function returns, and the arguments named in `outputs`, which are overwritten before each check, or in `updates`,
     which are restored. `tolerance` allows a difference, relative to an element or to the mean magnitude.
 
+    `bytes` is what any implementation must read and write, or a function of the sizes that it names, as
+    `bytes=lambda x_0, x_1: 8 * x_0 * x_1`; `flops` the same of operations. With `bytes`, the search stops within 3 % of
+    what the device can move, and the result says how much of that it reaches.
+
     `sizes` returns the sizes of a call by name, the number of items first. By default they are the shapes of all
     arrays, as `x_0`, and all whole numbers. `where` drops candidates. It gets the values and sizes that it names.
     `timeout` limits one check in seconds.
@@ -103,7 +113,7 @@ def tune(
 
     Raises TypeError for anything but an ordinary function of Python, and ValueError if the lists do not fit it.
     """
-    options = {"outputs": list(outputs), "updates": list(updates), "tolerance": float(tolerance)}
+    options = {"outputs": list(outputs), "updates": list(updates), "tolerance": float(tolerance), "bytes": bytes, "flops": flops}
     lists = {name: [_arguments.whole(name, value) for value in values] for name, values in parameters.items()}
     chunks = None
     if chunk is not None:
@@ -211,7 +221,8 @@ class Tunable(Generic[P, R]):
         # With another time limit, a candidate that exceeded it may run again.
         journal = hashlib.sha256(repr((key, shape, tolerance, self._timeout)).encode()).hexdigest()[:32]
         search = _Search([*self._parameters.items()], self._chunks, lambda **values: self._allows(values, shape),
-                         tolerance, journal, time_limit, self._timeout)  # fmt: skip
+                         tolerance, self._needs("bytes", shape), self._needs("flops", shape), journal, time_limit,
+                         self._timeout)  # fmt: skip
         with tempfile.TemporaryDirectory(prefix="gridguard-") as folder:
             problem = Path(folder, "problem")
             problem.write_bytes(self._pickled(args, kwargs, key, dict(shape)))
@@ -233,6 +244,8 @@ class Tunable(Generic[P, R]):
             values=values,
             speedup=found["speedup"],
             seconds=found["median_ns"] / 1e9,
+            attained_percent=found["attained_percent"],
+            flops_per_second=found["flops_per_second"],
             candidates=found["candidates"],
             known=found["known"],
             failures=tuple(found["failures"]),
@@ -283,6 +296,13 @@ class Tunable(Generic[P, R]):
         offered = {**dict(shape), **values}
         names = offered if self._allowed is None else [name for name in self._allowed if name in offered]
         return bool(self._where(**{name: offered[name] for name in names}))
+
+    def _needs(self, name: str, shape: Sequence[tuple[str, int]]) -> int | None:
+        """Return the bytes or operations of a call with these sizes."""
+        need, sizes = self.options[name], dict(shape)
+        if callable(need):
+            need = need(**{size: sizes[size] for size in inspect.signature(need).parameters})
+        return None if need is None else _arguments.whole(name, need)
 
     def _say(self, text: str) -> None:
         """Log a text once."""
@@ -377,6 +397,8 @@ class _Search:
     chunks: list[int] | None
     allows: Callable[..., bool] | None
     tolerance: float
+    bytes: int | None
+    flops: int | None
     journal: str
     time_limit: float | None
     timeout: float

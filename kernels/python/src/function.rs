@@ -40,6 +40,8 @@ pub(crate) struct Search {
     /// Returns whether the values of a candidate are allowed.
     allows: Option<Py<PyAny>>,
     tolerance: f64,
+    bytes: Option<u64>,
+    flops: Option<u64>,
     /// The name of the journal.
     journal: String,
     time_limit: Option<f64>,
@@ -133,6 +135,12 @@ fn tuned(
     let timeout = Duration::try_from_secs_f64(search.timeout).map_err(invalid)?;
     let mut space = FnSpace::new(function.shape.clone()).tolerance(search.tolerance);
     space = space.on_device(guard);
+    if let Some(bytes) = search.bytes {
+        space = space.bytes(bytes);
+    }
+    if let Some(flops) = search.flops {
+        space = space.flops(flops);
+    }
     for (name, values) in &search.parameters {
         space = space.parameter(name.clone(), values.iter().copied());
     }
@@ -222,6 +230,8 @@ fn tuned(
         "speedup": against_default.map_or(1.0, f64::recip),
         "median_ns": outcome.chosen.median_ns,
         "default_ns": outcome.baseline.median_ns,
+        "attained_percent": tuned.roofline.map(|roofline| roofline.percent(&outcome.chosen)),
+        "flops_per_second": tuned.flops_per_second(),
         "candidates": outcome.candidates.len(),
         "known": tuned.known,
         "failures": failures.collect::<Vec<_>>(),

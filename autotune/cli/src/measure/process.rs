@@ -46,11 +46,17 @@ impl Measure {
             let invalid = |error: gridguard_problems::Error| {
                 MeasureFailure::new(FailureKind::Launch, error.to_string())
             };
-            bench.open(&problem.parse().map_err(invalid)?)
+            match problem.strip_prefix(TRANSFER).and_then(|bytes| bytes.parse().ok()) {
+                Some(bytes) => bench.transfer(bytes),
+                None => bench.open(&problem.parse().map_err(invalid)?),
+            }
         })?;
         Ok(Exit::Yes)
     }
 }
+
+/// The name of a transfer, before its bytes.
+pub(crate) const TRANSFER: &str = "transfer ";
 
 /// The measuring process of one device, reused for problems of the same policy.
 pub(crate) struct MeasuringProcess<'a> {

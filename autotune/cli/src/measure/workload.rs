@@ -131,6 +131,11 @@ impl LocalBench {
         self.measurer(workload, stream)
     }
 
+    /// Moves so many bytes, to measure what the device can.
+    pub(crate) fn transfer(&self, bytes: u64) -> Measured<Box<dyn Measurer>> {
+        gridguard_autotune::transfer(&self.guard, self.policy.l2, bytes)
+    }
+
     /// A stream for a workload; `None` on the host.
     pub(crate) fn stream(&self) -> Measured<Option<Arc<CudaStream>>> {
         let Some(context) = self.guard.context() else { return Ok(None) };

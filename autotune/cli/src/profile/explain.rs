@@ -307,6 +307,10 @@ impl LookupReport<'_> {
             f,
             "tuned: {candidates} candidates, {failed} failed, {samples} samples{separator}{by}"
         )?;
+        if found.attained_percent > 0 {
+            let percent = found.attained_percent;
+            writeln!(f, "limit: {percent} % of what the device can move")?;
+        }
         match &*found.tolerance {
             "" => {}
             "0" => writeln!(f, "bits: the same as the default's")?,

@@ -3,7 +3,9 @@
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 
-use gridguard::profile::{DeviceIdentity, Document, Entry, Key, Named, move_user_folder};
+use gridguard::profile::{
+    Attainable, DeviceIdentity, Document, Entry, Key, Named, move_user_folder,
+};
 use gridguard_autotune::{HeldOut, Measurements};
 use gridguard_files::{check_output, create_folder};
 
@@ -18,6 +20,8 @@ pub(crate) struct DeviceGroup {
     pub(crate) file: PathBuf,
     /// The outcomes of this run.
     pub(crate) measured: Mutex<Measurements>,
+    /// What the devices can move.
+    pub(crate) attainable: Mutex<Vec<Attainable>>,
     stored: Option<Document>,
 }
 
@@ -75,7 +79,9 @@ impl DeviceGroup {
         create_folder(&Path::new(".").join(file.parent().unwrap_or(&file)))
             .map_err(CommandError::io(&place))?;
         check_output(&file).map_err(|error| CommandError::io(&place)(error.into()))?;
-        Ok(Self { targets, file, measured: Mutex::default(), stored })
+        let known = stored.as_ref().map_or(&[][..], Document::attainable).to_vec();
+        let (measured, attainable) = (Mutex::default(), Mutex::new(known));
+        Ok(Self { targets, file, measured, attainable, stored })
     }
 
     pub(crate) fn stored(&self, key: &Key, shape: &Named) -> Option<&Entry> {

@@ -7,10 +7,12 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant, SystemTime};
 
 use gridguard::profile::{
-    self, Document, Entry, Environment, Key, MergeConflict, ProfileErrorKind, Provenance,
+    self, Attainable, Document, Entry, Environment, Key, MergeConflict, Objective,
+    ProfileErrorKind, Provenance,
 };
 use gridguard_autotune::{
-    Budget, Error, ErrorKind, Measurer, Resumed, Space, TuningOutcome, WhenIdle, tune,
+    Budget, Error, ErrorKind, Measurer, Resumed, Roofline, Space, TuningOutcome, WhenIdle,
+    attainable, tune,
 };
 use gridguard_files::LockError;
 use gridguard_problems::current_sources;
@@ -23,7 +25,7 @@ use super::task::{Task, TaskProblem};
 use crate::error::CommandError;
 use crate::files::note_published;
 use crate::measure::idle::SharedDevice;
-use crate::measure::process::MeasuringProcess;
+use crate::measure::process::{MeasuringProcess, TRANSFER};
 use crate::measure::progress::DeviceProgress;
 use crate::measure::target::Target;
 use crate::output::note;
@@ -67,6 +69,8 @@ impl Session<'_> {
         let key = task.key(&self.target.limits)?;
         let file = self.open_journal(task, &key)?;
         self.progress.begin(&task.problem);
+        let roofline = self.roofline(task);
+        let least_ns = roofline.map(|roofline| roofline.least_ns());
         let outcome = match &task.problem {
             TaskProblem::Kernel(problem) => {
                 let shared = self.shared.clone();
@@ -84,14 +88,14 @@ impl Session<'_> {
                     )),
                     None => {}
                 }
-                let (outcome, remote) = self.measure(remote, &mut space, task, file);
+                let (outcome, remote) = self.measure(remote, &mut space, task, file, least_ns);
                 self.process.keep(remote.into_inner(), task.policy, &self.progress);
                 outcome
             }
             TaskProblem::Program(program) => {
                 let measurer = program.measurer(self.target).interrupt(self.interrupt);
                 let mut space = Space::listed(program.problem.candidates());
-                self.measure(measurer, &mut space, task, file).0
+                self.measure(measurer, &mut space, task, file, None).0
             }
         };
         if let Some(ErrorKind::Default(_)) = outcome.as_ref().err().map(Error::kind) {
@@ -100,7 +104,9 @@ impl Session<'_> {
         }
         let outcome = outcome?;
         if outcome.is_decided() {
-            let entry = outcome.entry(key, task.problem.shape(), self.provenance(task)?);
+            let attained_percent = roofline.map_or(0, |roofline| roofline.percent(&outcome.chosen));
+            let found = Provenance { attained_percent, ..self.provenance(task)? };
+            let entry = outcome.entry(key, task.problem.shape(), found);
             self.publish(&entry, &outcome)?;
         }
         // The next run must not read disturbed samples either.
@@ -110,6 +116,40 @@ impl Session<'_> {
         Ok(outcome)
     }
 
+    /// What the device can move with the traffic of a kernel of ours, measured once for each size. Not beside other
+    /// processes, whose traffic it would count, nor for a latency.
+    fn roofline(&mut self, task: &Task) -> Option<Roofline> {
+        let TaskProblem::Kernel(problem) = &task.problem else { return None };
+        if self.shared.is_some() || task.objective != Objective::Throughput {
+            return None;
+        }
+        let traffic = problem.traffic(&self.target.limits).ok()?.total();
+        let bytes = u64::try_from(traffic).ok().filter(|bytes| *bytes > 0)?;
+        let (l2, size) = (task.policy.l2, Attainable::size_of(bytes));
+        let group = self.group;
+        let mut known = group.attainable.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(known) = known.iter().find(|one| (one.l2, one.bytes) == (l2, size)) {
+            return Some(Roofline { bytes, attainable: *known });
+        }
+        let measured = self.process.open(&format_args!("{TRANSFER}{size}"), task.policy);
+        let measured = measured.and_then(|mut remote| {
+            let attainable = attainable(&mut remote, l2, size);
+            self.process.keep(remote, task.policy, &self.progress);
+            Ok(attainable?)
+        });
+        match measured {
+            Ok(attainable) => {
+                known.push(attainable);
+                Some(Roofline { bytes, attainable })
+            }
+            Err(error) => {
+                self.progress
+                    .note(format_args!("cannot measure how much {} moves: {error}", self.target));
+                None
+            }
+        }
+    }
+
     /// Searches candidates of `space`. Returns the measurer too.
     fn measure<M: Measurer>(
         &mut self,
@@ -117,6 +157,7 @@ impl Session<'_> {
         space: &mut Space,
         task: &Task,
         file: Option<JournalFile>,
+        least_ns: Option<f64>,
     ) -> (Result<TuningOutcome, Error>, M) {
         space.restrict(task.objective);
         let journal = file.as_ref().map(|file| file.journal.clone()).unwrap_or_default();
@@ -127,6 +168,7 @@ impl Session<'_> {
         let budget = Budget {
             wall_time: self.deadline.map(|end| end.saturating_duration_since(Instant::now())),
             interrupt: Some(self.interrupt),
+            least_ns,
             ..Budget::default()
         };
         let outcome = tune(&mut measurer, space, task.objective, &budget, &mut self.progress);
@@ -194,6 +236,8 @@ impl Session<'_> {
             let replaced = document.get(key, shape).cloned();
             document.retain(|other| (&other.key, &other.shape) != (key, shape) && !is_gone(other));
             document.merge(&ours)?;
+            let moved = self.group.attainable.lock().unwrap_or_else(PoisonError::into_inner);
+            moved.iter().try_for_each(|one| document.add_attainable(*one))?;
             measured.settle(document, &key.kernel).map(|()| replaced)
         })
         .map_err(|error| match error.kind() {

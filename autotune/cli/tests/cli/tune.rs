@@ -108,6 +108,9 @@ fn an_entry_states_its_tolerance_or_that_the_bits_are_the_same() {
     };
     assert_eq!(tolerance(""), "1e-6");
     assert_eq!(tolerance("--again --same-bits"), "0");
+    // 300 x 8 numbers are read and written: 19,200 bytes.
+    let [moved] = parsed(&folder.path().join("p.ron")).attainable()[..] else { panic!("one size") };
+    assert!(moved.bytes == 16_384 && moved.bytes_per_second > 0, "{moved:?}");
     let args = "profile explain rms_norm 300x8 --dtype f32 --policy hot-eager --profile p.ron";
     run(folder.path(), args).prints("bits: the same as the default's\n");
 }

@@ -34,6 +34,7 @@ fn a_list_is_written_as_it_is_read_and_needs_its_schema() {
     let text = decided().to_string();
     let (begin, end) = (text.find("    decisions").expect("written"), text.find("    entries"));
     expect_test::expect![[r#"
+        (
             decisions: [
                 (kernel: "copy", source: "0f1e", variant: "", dtypes: "f16", policy: (l2: cold, submission: eager), objective: throughput,
                  within: [("rows", (32, 8192)), ("columns", (0, 128))], rows: [
@@ -43,7 +44,7 @@ fn a_list_is_written_as_it_is_read_and_needs_its_schema() {
                  ]),
             ],
     "#]]
-    .assert_eq(&text[begin..end.expect("written")]);
+    .assert_eq(&format!("(\n{}", &text[begin..end.expect("written")]));
     let parsed = Document::parse(&text).expect("its own text");
     assert_eq!((parsed.faults, &parsed.document), (vec![], &decided()));
     let error = Document::parse(&text.replace("schema: 2", "schema: 1")).expect_err("newer");
@@ -148,6 +149,35 @@ fn a_list_that_disagrees_with_the_entries_is_refused_and_left_out_of_a_file() {
     let twice = base.to_string().replace(&list, &format!("{list}{list}"));
     let parsed = Document::parse(&twice).expect("the first is good");
     assert_eq!((&parsed.document, parsed.faults[0].line), (&base, 13));
+}
+
+#[test]
+fn what_the_device_can_move_is_kept_and_the_greater_bandwidth_wins() {
+    let of = |l2, bytes, bytes_per_second| Attainable { l2, bytes, bytes_per_second };
+    let mut one = document([entry("copy", 64, 1)]);
+    for attainable in
+        [of(L2::Hot, 1024, 9), of(L2::Cold, 2048, 5), of(L2::Cold, 1024, 7), of(L2::Cold, 2048, 6)]
+    {
+        one.add_attainable(attainable).expect("valid");
+    }
+    let kept = [of(L2::Cold, 1024, 7), of(L2::Cold, 2048, 6), of(L2::Hot, 1024, 9)];
+    assert_eq!(one.attainable(), kept);
+    let text = one.to_string();
+    assert!(text.starts_with("(\n    schema: 2,"), "{text}");
+    assert_eq!(Document::parse(&text).expect("its own text").document, one);
+    let mut other = document([]);
+    other.add_attainable(of(L2::Cold, 1024, 8)).expect("valid");
+    other.merge(&one).expect("one device");
+    assert_eq!(other.attainable()[0].bytes_per_second, 8);
+    let (profile, _) = Profile::from_document(other, &device(), &environment());
+    assert_eq!(profile.attainable(L2::Cold, 2047), Some(of(L2::Cold, 1024, 8)));
+    assert_eq!(profile.attainable(L2::Cold, 4096), None);
+    for wrong in [of(L2::Cold, 3, 1), of(L2::Cold, 0, 1), of(L2::Cold, 4, 0)] {
+        one.add_attainable(wrong).expect_err("no power of two, or no bandwidth");
+    }
+    let error =
+        Document::parse(&text.replace("bytes: 1024", "bytes: 1000")).expect_err("no power of two");
+    assert!(error.to_string().contains("give a power of two"), "{error}");
 }
 
 #[test]

@@ -91,6 +91,7 @@ fn provenance() -> impl Strategy<Value = Provenance> {
                 samples,
                 stopped,
                 tolerance,
+                attained_percent: samples % 101,
             }
         },
     )

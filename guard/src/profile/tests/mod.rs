@@ -46,6 +46,7 @@ pub(super) fn entry(kernel: &str, rows: u64, columns: u64) -> Entry {
             samples: 400,
             stopped: StopReason::Noise,
             tolerance: String::new(),
+            attained_percent: 0,
         },
     }
 }
