@@ -214,7 +214,7 @@ fn printable(value: &str) -> String {
 pub struct Environment {
     /// The driver's CUDA version, as `13.0`; empty on the host.
     pub driver: String,
-    /// The version of the device code's compiler, as `13.0`; empty on the host.
+    /// The version of the device code's compiler with its build if known, as `13.0` or `13.0.88`; empty on the host.
     pub compiler: String,
     /// The version of the tuner, or of the crate that looks up entries.
     pub tuner: String,
@@ -241,6 +241,8 @@ impl Environment {
             .ok()
             .and_then(|found| found.version().ok());
         let compiler = version.map(|(major, minor)| format!("{major}.{minor}")).unwrap_or_default();
+        let maps = fs::read_to_string("/proc/self/maps").unwrap_or_default();
+        let compiler = build_of(&maps, &compiler).unwrap_or(compiler);
         Ok(Self { driver, compiler, ..Self::host() })
     }
 
@@ -253,6 +255,18 @@ impl Environment {
             tuner: later(tuner, &other.tuner),
         }
     }
+}
+
+/// The build of the loaded NVRTC, as `13.0.88`, by the name of its file. Builds of a version may make other code.
+#[cfg(feature = "cuda")]
+fn build_of(maps: &str, version: &str) -> Option<String> {
+    let builds = maps.lines().filter_map(|line| line.rsplit_once("/libnvrtc.so."));
+    let mut builds = builds.map(|(_, build)| build);
+    let is_build = |build: &&str| {
+        let rest = build.strip_prefix(version).and_then(|rest| rest.strip_prefix('.'));
+        rest.is_some_and(|rest| !rest.is_empty() && rest.bytes().all(|byte| byte.is_ascii_digit()))
+    };
+    builds.find(is_build).map(str::to_owned)
 }
 
 fn later(one: &str, other: &str) -> String {
@@ -275,9 +289,12 @@ pub(super) fn same_major(one: &str, other: &str) -> bool {
     one.is_empty() || other.is_empty() || one.split('.').next() == other.split('.').next()
 }
 
-/// Whether two versions are the same. An unknown version matches all.
+/// Whether two versions are the same. An unknown version matches all, and an unknown build, as of `13.0`, each build.
 pub(super) fn same(one: &str, other: &str) -> bool {
-    one.is_empty() || other.is_empty() || one == other
+    let is_build_of = |long: &str, short: &str| {
+        long.strip_prefix(short).is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
+    };
+    one.is_empty() || other.is_empty() || is_build_of(one, other) || is_build_of(other, one)
 }
 
 /// Device memory may differ by 1/16.
@@ -304,6 +321,18 @@ mod tests {
             l2_bytes: 62_914_560,
             processor: None,
         }
+    }
+
+    #[test]
+    #[cfg(feature = "cuda")]
+    fn the_build_of_a_compiler_is_in_the_name_of_its_file() {
+        let maps = "7f00-7f01 r-xp 0 08:01 9 /usr/lib/libc.so.6\n\
+                    7f02-7f03 r-xp 0 08:01 7 /usr/local/cuda/lib64/libnvrtc.so.13.0.88\n";
+        assert_eq!(build_of(maps, "13.0").as_deref(), Some("13.0.88"));
+        assert_eq!(build_of(maps, "13"), None);
+        assert_eq!(build_of(&maps.replace(".0.88", ""), "13.0"), None, "a name without a build");
+        assert!(same("13.0", "13.0.88") && same("13.0.88", "13.0") && same("", "13.0.88"));
+        assert!(!same("13.0.48", "13.0.88") && !same("13.0", "13.01"));
     }
 
     #[test]

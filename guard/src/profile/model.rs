@@ -222,7 +222,7 @@ pub struct Provenance {
     pub date: String,
     /// The driver's CUDA version, as `13.0`; empty on the host.
     pub driver: String,
-    /// The version of the device code's compiler, as `13.0`; empty on the host.
+    /// The version of the device code's compiler with its build if known, as `13.0` or `13.0.88`; empty on the host.
     pub compiler: String,
     /// The version of the tuner.
     pub tuner: String,

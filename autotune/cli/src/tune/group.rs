@@ -92,13 +92,13 @@ impl DeviceGroup {
         self.measured.lock().unwrap_or_else(PoisonError::into_inner).held_out()
     }
 
-    /// The tasks without an entry in the file, or all tasks if `again`.
-    pub(crate) fn missing(&self, tasks: &[Task], again: bool) -> Vec<Task> {
+    /// The tasks without an entry in the file, or all tasks if `again`; the tasks with an entry if `verify`.
+    pub(crate) fn wanted(&self, tasks: &[Task], again: bool, verify: bool) -> Vec<Task> {
         let is_stored = |task: &Task| {
             let key = self.targets.first().and_then(|target| task.key(&target.limits).ok());
             key.is_some_and(|key| self.stored(&key, &task.problem.shape()).is_some())
         };
-        tasks.iter().filter(|task| again || !is_stored(task)).cloned().collect()
+        tasks.iter().filter(|task| again || is_stored(task) == verify).cloned().collect()
     }
 }
 

@@ -77,6 +77,10 @@ pub(crate) struct Tune {
     /// Admit only candidates whose output has the same bits as the default's
     #[arg(long, conflicts_with = "command")]
     same_bits: bool,
+    /// Launch each stored choice once instead, and compare its output, for example after a change of the compiler;
+    /// removes entries with a wrong output
+    #[arg(long, conflicts_with_all = ["command", "again", "from", "same_bits", "plot"])]
+    verify: bool,
     /// Also measure problems with an entry in the profile
     #[arg(long)]
     again: bool,
@@ -118,7 +122,7 @@ impl Tune {
         let interrupt = interrupt::flag()?;
 
         let missing: Vec<_> =
-            groups.iter().map(|group| group.missing(&tasks, self.again)).collect();
+            groups.iter().map(|group| group.wanted(&tasks, self.again, self.verify)).collect();
         let wanted: usize = missing.iter().map(Vec::len).sum();
         let plot = self.plot.as_deref();
         let reporter = Reporter::new(self.output.format, self.all, plot, wanted);
@@ -132,7 +136,8 @@ impl Tune {
             profiles: groups.iter().map(|group| group.file.display().to_string()).collect(),
             tuned: &tuned,
             left: wanted.saturating_sub(ended),
-            known: groups.len() * tasks.len() - wanted,
+            known: if self.verify { 0 } else { groups.len() * tasks.len() - wanted },
+            verified: self.verify,
             are_left_out: !self.all && tuned.iter().any(ProblemReport::leaves_out),
             unended: unended_processes(),
             interrupted: interrupt.load(Ordering::Relaxed),
@@ -183,6 +188,7 @@ fn tune_all(
                 environment: target.environment()?,
                 group,
                 from,
+                verifies: tune.verify,
                 shared: tune
                     .idle
                     .then(|| SharedDevice::new(target, interrupt, deadline))

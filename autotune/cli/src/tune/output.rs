@@ -31,6 +31,8 @@ pub(crate) struct TuneSummary<'a> {
     pub(crate) wall_time_s: f64,
     /// For each profile of which several shapes were tuned.
     pub(crate) held_out: Vec<HeldOut>,
+    #[serde(skip)]
+    pub(crate) verified: bool,
 }
 
 #[derive(Serialize)]
@@ -43,6 +45,9 @@ pub(crate) struct ProblemReport {
     is_held: bool,
     #[serde(skip)]
     pub(crate) plot_failed: bool,
+    /// Whether the output of the stored choice is right.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    verified: Option<bool>,
     #[serde(skip_serializing_if = "Option::is_none")]
     plot: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -70,6 +75,31 @@ impl<'a> Reporter<'a> {
             bars: ProgressBars::new("tuned", problems),
             reports: Mutex::default(),
         }
+    }
+
+    /// Reports that the stored choice is right, or why not.
+    pub(crate) fn report_verified(
+        &self,
+        task: &Task,
+        device: &Target,
+        result: Result<(), CommandError>,
+    ) {
+        self.bars.tick();
+        let error = result.err().map(|error| error.to_string());
+        if let Some(error) = &error {
+            self.bars.suspend(|| note(format_args!("{} on {device}: {error}", task.problem)));
+        }
+        let report = ProblemReport {
+            task: task.clone(),
+            device: device.to_string(),
+            is_held: false,
+            plot_failed: false,
+            verified: Some(error.is_none()),
+            plot: None,
+            report: None,
+            error,
+        };
+        self.reports.lock().unwrap_or_else(PoisonError::into_inner).push(report);
     }
 
     pub(crate) fn report(
@@ -109,6 +139,7 @@ impl<'a> Reporter<'a> {
             device: device.to_string(),
             is_held,
             plot_failed,
+            verified: None,
             plot,
             report,
             error,
@@ -156,7 +187,8 @@ impl ProblemReport {
     }
 
     pub(crate) fn is_decided(&self) -> bool {
-        self.report.as_ref().is_some_and(|report| report.outcome.is_decided())
+        self.verified == Some(true)
+            || self.report.as_ref().is_some_and(|report| report.outcome.is_decided())
     }
 }
 
@@ -171,7 +203,8 @@ impl fmt::Display for TuneSummary<'_> {
             (failed, "failed"),
             (self.left, "left for the next run"),
         ]);
-        writeln!(f, "{decided} tuned{others}, in {:.1} s", self.wall_time_s)?;
+        let verb = if self.verified { "verified" } else { "tuned" };
+        writeln!(f, "{decided} {verb}{others}, in {:.1} s", self.wall_time_s)?;
         self.held_out.iter().try_for_each(|held_out| writeln!(f, "{held_out}"))?;
         if self.are_left_out {
             writeln!(f, "--all shows every candidate")?;

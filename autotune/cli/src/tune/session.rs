@@ -11,8 +11,8 @@ use gridguard::profile::{
     ProfileErrorKind, Provenance,
 };
 use gridguard_autotune::{
-    Budget, Error, ErrorKind, Measurer, Resumed, Roofline, Space, TuningOutcome, WhenIdle,
-    attainable, tune,
+    Budget, Error, ErrorKind, FailureKind, MeasureFailure, Measurer, Resumed, Roofline, Space,
+    TuningOutcome, WhenIdle, attainable, tune,
 };
 use gridguard_files::LockError;
 use gridguard_problems::current_sources;
@@ -37,6 +37,8 @@ pub(crate) struct Session<'a> {
     pub(crate) environment: Environment,
     /// Where the only candidates come from.
     pub(crate) from: Option<&'a OtherProfile>,
+    /// Whether stored choices are checked instead.
+    pub(crate) verifies: bool,
     /// Waits while other processes use the device.
     pub(crate) shared: Option<SharedDevice<'a>>,
     pub(crate) process: MeasuringProcess<'a>,
@@ -53,6 +55,10 @@ impl Session<'_> {
         if self.is_over() {
             return;
         }
+        if self.verifies {
+            let result = self.verify(task);
+            return self.reporter.report_verified(task, self.target, result);
+        }
         let result = self.search(task);
         // The device was not idle before the time was over.
         if result.is_ok() || self.shared.is_none() || !self.is_over() {
@@ -63,6 +69,48 @@ impl Session<'_> {
     fn is_over(&self) -> bool {
         let is_late = self.deadline.is_some_and(|deadline| Instant::now() >= deadline);
         is_late || self.interrupt.load(Ordering::Relaxed)
+    }
+
+    /// Launches the stored choice once, and compares its output with the default's, which is compared with a reference.
+    /// Removes an entry whose output is wrong or whose choice is not legal. Any other then states this driver and compiler.
+    fn verify(&mut self, task: &Task) -> Result<(), CommandError> {
+        let (key, shape) = (task.key(&self.target.limits)?, task.problem.shape());
+        let TaskProblem::Kernel(problem) = &task.problem else { return Ok(()) };
+        let Some(entry) = self.group.stored(&key, &shape).cloned() else { return Ok(()) };
+        self.progress.begin(&task.problem);
+        let mut remote = self.process.open(problem, task.policy)?;
+        let mut space = Space::new(remote.configurations()?);
+        space.restrict(task.objective);
+        let candidate = match entry.is_confirmed() {
+            true => space.default().cloned(),
+            false => space.add(&entry.parameters, entry.choice),
+        };
+        let checked = match candidate {
+            Some(candidate) => remote.check(&candidate),
+            None => Err(MeasureFailure::new(FailureKind::Illegal, "its choice is not legal")),
+        };
+        self.process.keep(remote, task.policy, &self.progress);
+        let kind = checked.as_ref().err().map(|failure| failure.kind);
+        let is_wrong = matches!(kind, Some(FailureKind::Illegal | FailureKind::Mismatch));
+        if is_wrong || kind.is_none() && !entry.is_confirmed() {
+            let empty = Document::new(self.target.identity.clone(), self.environment.clone());
+            let Environment { driver, compiler, .. } = self.environment.clone();
+            let verified = Entry {
+                found: Provenance { driver, compiler, ..entry.found.clone() },
+                ..entry.clone()
+            };
+            let published = profile::update(&self.group.file, empty, |document| {
+                match document.get(&key, &shape) == Some(&entry) {
+                    true if is_wrong => document.retain(|one| *one != entry),
+                    true => drop(document.insert(verified)?),
+                    // Another process has replaced it.
+                    false => {}
+                }
+                Ok(())
+            })?;
+            note_published(&self.group.file, &published);
+        }
+        Ok(checked.map_err(Error::from)?)
     }
 
     fn search(&mut self, task: &Task) -> Result<TuningOutcome, CommandError> {

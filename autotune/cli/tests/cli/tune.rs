@@ -100,6 +100,26 @@ fn another_profiles_choices_are_the_only_candidates() {
 }
 
 #[test]
+fn a_stored_choice_is_verified_by_one_launch_and_a_wrong_one_is_removed() {
+    let folder = folder();
+    let file = folder.path().join("p.ron");
+    let shapes = ["300x8", "700x8"];
+    tune_norms(folder.path(), &shapes, "").exits(0);
+    let stored = parsed(&file);
+    tune_norms(folder.path(), &shapes, "--verify").exits(0).prints("2 verified, in ");
+    assert_eq!(parsed(&file), stored, "the same versions, the same choices");
+    let mut wrong = stored.clone();
+    let mut entry = stored.entries()[0].clone();
+    entry.parameters = vec![("warps".into(), 3)];
+    wrong.insert(entry).expect("valid");
+    fs::write(&file, wrong.to_string()).expect("written");
+    let ran = tune_norms(folder.path(), &[&shapes[..], &["900x8"]].concat(), "--verify").exits(1);
+    ran.prints("1 verified, 1 failed, in ")
+        .notes("rms_norm f32 300x8 on the host as NVIDIA H200: its choice is not legal");
+    assert_eq!(rows(&parsed(&file)), [700]);
+}
+
+#[test]
 fn an_entry_states_its_tolerance_or_that_the_bits_are_the_same() {
     let folder = folder();
     let tolerance = |more: &str| {
