@@ -113,7 +113,8 @@ def tune(
 
     Raises TypeError for anything but an ordinary function of Python, and ValueError if the lists do not fit it.
     """
-    options = {"outputs": list(outputs), "updates": list(updates), "tolerance": float(tolerance), "bytes": bytes, "flops": flops}
+    options = {"outputs": list(outputs), "updates": list(updates), "tolerance": float(tolerance)}
+    options |= {"bytes": bytes, "flops": flops}
     lists = {name: [_arguments.whole(name, value) for value in values] for name, values in parameters.items()}
     chunks = None
     if chunk is not None:

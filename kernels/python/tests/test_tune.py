@@ -255,6 +255,27 @@ def test_updates_are_restored_and_tolerances_allow(functions):
     assert tuned.failures == () and 'tolerance: "1e-1"' in tuned.profile.read_text()
 
 
+def test_traffic_and_operations_are_those_of_a_call(write):
+    text = """
+import gridguard
+
+@gridguard.tune(BLOCK=[1, 2], bytes=lambda x_0: 8 * x_0, flops=1000)
+def double(x, *, BLOCK):
+    return 2 * x
+
+@gridguard.tune(BLOCK=[1, 2], bytes=0)
+def nothing(x, *, BLOCK):
+    return 2 * x
+"""
+    module = write(traffic=text)
+    x, _ = arrays()
+    tuned = module.double.tune(x)
+    assert tuned.attained_percent is not None
+    assert tuned.flops_per_second == pytest.approx(1000 / tuned.seconds)
+    with pytest.raises(ValueError, match="bytes is 0"):
+        module.nothing.tune(x)
+
+
 def test_a_reference_also_judges_the_default(functions):
     with pytest.raises(gridguard.TuneError, match="output differs from the reference: in array 0") as error:
         functions().wrong.tune(numpy.ones(4))
