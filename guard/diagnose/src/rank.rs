@@ -57,7 +57,7 @@ impl LogScanner {
             .filter(|(place, _)| is_recovery(place))
             .filter_map(|(place, hit)| Some((facts.holding(*place, hit, &[])?.row.within, hit)))
             .flat_map(|(within, hit)| hit.found.iter().map(move |it| (it.line, within)))
-            .filter(|recovery| !self.ends_behind(*recovery))
+            .filter(|it| it.1 == FALLBACK_LINES || !self.ends_behind(*it))
             .collect();
         let survive = |recoveries: &[(u64, u64)]| -> Vec<Holding<'_>> {
             let rows = self.hits.iter();
