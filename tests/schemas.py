@@ -85,6 +85,7 @@ def commands(url):
     yield "ptx", "ptx a.ptx --output b.ptx", ""
     yield "ptx", "ptx a.ptx --index", ""
     yield "tune", f"tune {NORM} --shape 300x8 --shape 70000x8 --profile t.ron", ""
+    yield "tune", f"tune {NORM} --shape 300x8 --verify --profile t.ron", ""
     yield "profile-show", "profile show p.ron", ""
     yield "profile-explain", "profile explain rms_norm 32768x4096 --gpu h200 --profile p.ron", ""
     yield "profile-explain", "profile explain rms_norm 7x8 --gpu h200 --profile p.ron", ""
