@@ -61,7 +61,7 @@ if watched "$folder/part" 2>"$folder/error"; then
     exit 1
 fi
 [ "$(wc --lines <"$folder/error")" = 1 ]
-grep --quiet 'pip install gridguard.*--library' "$folder/error"
+grep --quiet 'cargo install --path autotune/cli.*--library' "$folder/error"
 
 echo '-- a library that does not build'
 if install "$folder/none" 2>"$folder/error"; then
