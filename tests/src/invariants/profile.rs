@@ -116,7 +116,10 @@ fn agrees_with_ron(document: &Document, faults: &[FileFault], text: &str) {
         Ok(file) => file,
         Err(error) => return assert!(!faults.is_empty(), "RON rejects it: {error}"),
     };
-    assert!(file.schema == 1 && file.decisions.is_empty() && file.attainable.is_empty() || file.schema == 2);
+    assert!(
+        file.schema == 1 && file.decisions.is_empty() && file.attainable.is_empty()
+            || file.schema == 2
+    );
     assert_eq!(&file.device, document.device());
     assert_eq!(&file.environment, document.environment());
     assert!(document.aliases().iter().all(|alias| file.aliases.contains(alias)));
