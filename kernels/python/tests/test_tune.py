@@ -135,7 +135,7 @@ def copy(x, y, *, BLOCK=0):
 
 
 def test_a_choice_serves_other_sizes_only_if_where_allows_them(write, caplog):
-    exact, multiples = {16: 8}, {16: 8, 24: 8}
+    exact, multiples = {16: 8}, {16: 8, 24: 8, 32: 8}
     for where, expected in {
         "": exact,
         ", where=lambda BLOCK, most=8: BLOCK <= most": exact,
@@ -145,7 +145,7 @@ def test_a_choice_serves_other_sizes_only_if_where_allows_them(write, caplog):
         copy = write(tuned=COPY.format(where), kern=KERNEL.format(1)).copy
         copy.tune(*arrays(16))
         caplog.clear()
-        for items in (16, 17, 24, 31, 32, 16, 17):
+        for items in (16, 17, 24, 31, 32, 40, 16, 17):
             x, y = arrays(items)
             assert copy.values(x, y)["BLOCK"] == expected.get(items, 1)
             copy(x, y)
