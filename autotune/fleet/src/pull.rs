@@ -11,7 +11,6 @@ use crate::folder::{Folder, Installed};
 use crate::keys::TrustedKeys;
 use crate::location::Location;
 use crate::manifest::{Manifest, RELEASE_TYPE};
-use crate::push::MISSES_TAG;
 use crate::registry::Tagged;
 use crate::release::Release;
 use crate::store::Store;
@@ -237,6 +236,8 @@ pub fn pause(failures: u32, longest: Duration, error: &FleetError) -> Duration {
     wish.min(MAX_WISH) + jittered.max(FIRST_PAUSE / 2)
 }
 
+/// Starts the tags of misses.
+pub(crate) const MISSES_TAG: &str = "misses-";
 const PULL_LIMIT: Duration = Duration::from_secs(120);
 const FIRST_PAUSE: Duration = Duration::from_secs(1);
 /// Between two pulls.

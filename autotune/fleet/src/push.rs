@@ -9,7 +9,7 @@ use crate::digest::Digest;
 use crate::error::FleetError;
 use crate::keys::SigningKey;
 use crate::manifest::{Descriptor, MISSES_TYPE, Manifest, PROFILE_TYPE, RELEASE_TYPE};
-use crate::pull::{Channel, Found};
+use crate::pull::{Channel, Found, MISSES_TAG};
 use crate::registry::Tagged;
 use crate::release::{ProfileFile, Release, Staged};
 use crate::store::Store;
@@ -185,8 +185,6 @@ fn described(media_type: &str, bytes: &[u8]) -> Descriptor {
     Descriptor::new(media_type, Digest::of(bytes), bytes.len().try_into().unwrap_or(u64::MAX))
 }
 
-/// Starts the tags of misses.
-pub(crate) const MISSES_TAG: &str = "misses-";
 const PUSH_LIMIT: Duration = Duration::from_secs(600);
 const MISSES_LIMIT: Duration = Duration::from_secs(60);
 const MAX_MISSES_BYTES: u64 = 16 << 20;

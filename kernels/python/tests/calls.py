@@ -228,7 +228,13 @@ COMPARED = "compared"
 BOTH_RAISE = "both raise"
 SERVED_REFUSED = "computed where PyTorch refuses the layout"
 # PyTorch's errors for layouts that its own function makes of valid masks and slices.
-REFUSED_LAYOUTS = ("is not correctly aligned", "last dimension must be contiguous", "no kernel found to launch")
+REFUSED_LAYOUTS = (
+    "is not correctly aligned",
+    "last dimension must be contiguous",
+    "no kernel found to launch",
+    # Of a query that is expanded over the items, with values of another head dimension.
+    "The stride for the last dimension corresponding to the embedding size per head should be 1",
+)
 SERVED_DERIVATIVE = "computed where PyTorch has no second derivative"
 NO_DERIVATIVE = "is not implemented"
 COMPILED_RAISES_NOT = "PyTorch's compiled code does not raise either"

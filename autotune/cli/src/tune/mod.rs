@@ -68,17 +68,19 @@ pub(crate) struct Tune {
     /// happens often. Problems whose launches take longer than 5 ms fail
     #[arg(long, conflicts_with = "command")]
     idle: bool,
-    /// Measure only the choices of another GPU's profile, at most five candidates a problem: a GPU with a built-in
-    /// profile, for example h100, or a file [default without a value: a GPU of the same compute capability]
+    /// Measure only the choices of another GPU's profile, for example of h100, or of a file
+    ///
+    /// At most five candidates a problem. Without a value: a GPU of the same compute capability that has a built-in profile
     #[arg(
         long, value_name = "GPU|FILE", num_args = 0..=1, default_missing_value = FAMILY, conflicts_with = "command"
     )]
     from: Option<String>,
     /// Admit only candidates whose output has the same bits as the default's
-    #[arg(long, conflicts_with = "command")]
+    #[arg(long, hide_short_help = true, conflicts_with = "command")]
     same_bits: bool,
-    /// Launch each stored choice once instead, and compare its output, for example after a change of the compiler;
-    /// removes entries with a wrong output
+    /// Launch each stored choice once instead, and remove those whose output is wrong
+    ///
+    /// For example after a change of the compiler
     #[arg(long, conflicts_with_all = ["command", "again", "from", "same_bits", "plot"])]
     verify: bool,
     /// Also measure problems with an entry in the profile
