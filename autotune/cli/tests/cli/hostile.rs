@@ -10,7 +10,9 @@ use gridguard_files::FileLock;
 use tempfile::TempDir;
 
 const REJECTED: &str = "check --gpu h200 --grid 1,65536 --block 1";
-const TUNE: &str = "tune --device host --policy hot-eager --kernel rms_norm --shape 300x8";
+/// With one candidate nothing is undecided, however busy the machine is.
+const TUNE: &str =
+    "tune --device host --policy hot-eager --from h200 --kernel rms_norm --shape 300x8";
 
 fn folder() -> TempDir {
     tempfile::tempdir().expect("a folder")
