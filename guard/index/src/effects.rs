@@ -43,7 +43,7 @@ impl Trace<'_, '_> {
                     // `mov.b32 d, {low, high}`
                     Operand::Several(parts) if effect == Effect::Function => {
                         let count = u32::try_from(parts.len()).unwrap_or(1).max(1);
-                        Type { bits: taken.bits / count, ..taken }
+                        Type { bits: (taken.bits / count).max(1), ..taken }
                     }
                     Operand::Several(_) => signed_word,
                     _ => taken,

@@ -66,7 +66,8 @@ pub(super) struct Taken {
 
 impl Taken {
     pub(super) fn most(self) -> i128 {
-        (1 << (self.bits - u32::from(self.is_signed))) - 1
+        // A number of 127 bits is larger than all that are followed.
+        (1 << (self.bits - u32::from(self.is_signed)).min(126)) - 1
     }
 
     /// Negative numbers are large ones in an unsigned type. [`Check::negative`](super::checks::Check) finds them.

@@ -41,6 +41,23 @@ fn ten_thousand_nested_selects_are_known_or_too_complex() {
 }
 
 #[test]
+fn a_number_of_any_width_has_any_number_of_parts() {
+    for kind in ["b8", "s16", "b32", "s64", "u128"] {
+        for count in [2, 17, 200] {
+            let parts = vec!["%i"; count].join(",");
+            let body = format!(
+                "sub.s32 %i, %x, %n;\nmov.{kind} %q, {{{parts}}};\nxor.{kind} %v, %i, %q;\n\
+                 st.{kind} [%rd1], %i;\ndiv.{kind} %w, %i, 3;\nadd.{kind} %o, %v, %w;\n\
+                 cvt.u64.{kind} %rd2, %o;"
+            );
+            // ptxas rejects arithmetic of 128 bits.
+            let is_safe = verdict(&body) == Verdict::Safe && kind != "u128";
+            assert!(!is_safe, "{kind} {count}");
+        }
+    }
+}
+
+#[test]
 fn a_verdict_and_limits_end_when_no_work_is_left() {
     let sizes = Sizes::default();
     for source in ["checks", "flat", "loops", "strides"] {
