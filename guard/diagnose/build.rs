@@ -249,10 +249,17 @@ impl Tables {
         }
         let mut text =
             format!("pub(crate) static ROWS: [Row; {}] = [\n{rows}];\n", self.rows.len());
+        let is_derived = |row: &Row| row.lines.is_empty() && !row.when.is_empty();
+        let derived = (0..self.rows.len()).filter(|place| is_derived(&self.rows[*place]));
+        let derived: Vec<usize> = derived.collect();
         let families: Vec<_> = self.families.iter().map(|it| (&it.prefix, &it.former)).collect();
         let families = format!("{families:?}").replace(", [", ", &[");
-        writeln!(text, "pub(crate) static FAMILIES: &[(&str, &[(i64, i64)])] = &{families};")
-            .map_err(|error| error.to_string())?;
+        writeln!(
+            text,
+            "pub(crate) static DERIVED: &[usize] = &{derived:?};\n\
+             pub(crate) static FAMILIES: &[(&str, &[(i64, i64)])] = &{families};"
+        )
+        .map_err(|error| error.to_string())?;
         write_patterns(&mut text, &patterns)?;
         Ok(text)
     }
@@ -289,7 +296,7 @@ impl Pattern {
             // A typed hole may continue a word.
             let is_hole = |place: Option<usize>| {
                 let part = place.and_then(|place| self.parts.get(place));
-                matches!(part, Some(Part::Hole { kind, .. }) if *kind != Kind::Text)
+                matches!(part, Some(Part::Hole { kind, .. }) if !matches!(kind, Kind::Text | Kind::Sign))
             };
             let mut at = 0;
             for word in text.split(|c| !is_letter(c)) {

@@ -2,7 +2,7 @@
 //!
 //! The literals ignore ASCII case, and a run of white space is one blank. A pattern begins and ends at the borders
 //! of words; `^` in front of it is the beginning of the line's message, `$` behind it the line's end. `{name:kind}`
-//! captures, `{*}` skips text, `{{` and `}}` are braces.
+//! captures, `{*}` skips text, `{=}` what is between a name and its value, `{{` and `}}` are braces.
 
 use core::ops::Range;
 
@@ -130,6 +130,7 @@ impl Pattern {
             push_literal(&mut parts, &mut literal);
             parts.push(match hole.split_once(':') {
                 None if hole == "*" => Part::Skip,
+                None if hole == "=" => Part::Hole { name: String::new(), kind: Kind::Sign },
                 Some((name, kind)) if is_name(name) => {
                     let kind =
                         Kind::from_name(kind).ok_or_else(|| format!("no type of holes: {kind}"))?;
@@ -196,7 +197,7 @@ impl Pattern {
             place += length + 1;
         }
         let capture = |(part, range): (&Part, Range<usize>)| match part {
-            Part::Hole { name, kind } => {
+            Part::Hole { name, kind } if !name.is_empty() => {
                 let text = line.text.get(range)?.to_owned();
                 Some(Capture { name: name.clone(), kind: *kind, text })
             }

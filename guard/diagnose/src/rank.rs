@@ -14,8 +14,7 @@ use crate::template::{fill, fill_all};
 use crate::value::Value;
 
 /// Facts that belong to one launch: lines away from a failure, they are another launch's.
-const OF_LAUNCH: [&str; 7] =
-    ["grid", "block", "cluster", "shared", "registers", "threads", "kernel"];
+const OF_LAUNCH: [&str; 6] = ["grid", "block", "cluster", "shared", "registers", "kernel"];
 /// Lines between a launch's facts and its failure.
 const LAUNCH_LINES: u64 = 40;
 
@@ -386,7 +385,7 @@ impl Facts<'_> {
         };
         let launch = StatedLaunch {
             grid: dims("grid"),
-            block: dims("block").or_else(|| Some([number("threads")?, 1, 1])),
+            block: dims("block"),
             shared_bytes: number("shared"),
             kernel_threads: number("kernel_threads"),
             kernel: self.known(captures, line, "kernel").map(|it| it.text.clone()),

@@ -70,7 +70,8 @@ mod tables {
     include!(concat!(env!("OUT_DIR"), "/tables.rs"));
 }
 
-pub(crate) use tables::{FAMILIES, PATTERNS, ROWS};
+// `DERIVED`: rows without lines, which hold at the lines of those that they explain.
+pub(crate) use tables::{DERIVED, FAMILIES, PATTERNS, ROWS};
 
 /// The patterns that a word of this hash may belong to.
 pub(crate) fn found_by(hash: u32) -> &'static [u16] {

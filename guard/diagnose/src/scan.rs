@@ -8,7 +8,7 @@ use std::io::{self, BufRead};
 use crate::input;
 use crate::kinds::{Confidence, Platform};
 use crate::pattern::{Capture, Line, Pattern};
-use crate::rows::{self, PATTERNS, ROWS, Row, Use};
+use crate::rows::{self, DERIVED, PATTERNS, ROWS, Row, Use};
 use crate::template::fill_all;
 use crate::traceback::Traceback;
 use crate::value::{Kind, number_of};
@@ -249,11 +249,11 @@ impl LogScanner {
         };
         let harmless = found.iter().filter(|(row, ..)| ROWS.get(*row).is_some_and(is_harmless));
         if let Some(harmless) = harmless.map(|(_, words, _)| *words).max() {
-            // A line that names need and limit in more words is no harmless one.
+            // A line that names need and limit, or sizes of a launch, in more words is no harmless one.
             found.retain(|(row, words, _)| {
                 ROWS.get(*row).is_some_and(|row| match row.confidence {
-                    Confidence::Harmless | Confidence::Fact => true,
-                    Confidence::Constraint => *words > harmless,
+                    Confidence::Harmless => true,
+                    Confidence::Constraint | Confidence::Fact => *words > harmless,
                     _ => false,
                 })
             });
@@ -262,6 +262,13 @@ impl LogScanner {
         // Of a row's patterns in the line, the one with the most words counts.
         found.sort_by_key(|(row, words, _)| (*row, Reverse(*words)));
         found.dedup_by_key(|(row, ..)| *row);
+        let derived = DERIVED.iter().filter_map(|place| {
+            let row = ROWS.get(*place)?;
+            let of = found.iter().find(|(explained, ..)| row.explains.contains(explained))?;
+            Some((*place, of.1, of.2.clone()))
+        });
+        let derived: Vec<_> = derived.collect();
+        found.extend(derived);
         for (place, captures) in contexts {
             let found = self.contexts.entry(place).or_insert_with(|| Found {
                 line: number,

@@ -15,8 +15,12 @@ pub(crate) enum Kind {
     Version,
     /// A compute capability: `sm_90`, `compute_90a`, `9.0`, `90`.
     Cc,
-    /// `(1, 90000)`, `[2, 3]`, `1x2x3`, `{1,2,3}`.
+    /// `(1, 90000)`, `[2, 3]`, `1x2x3`, `{1,2,3}`, `dim3(1, 2)`.
     Dims,
+    /// Dimensions or one number.
+    Size,
+    /// What is between a name and its value: `=`, `: `, ` -> `, or nothing.
+    Sign,
     /// Text without white space.
     Word,
     /// A file's name, which has no white space.
@@ -86,6 +90,7 @@ impl Kind {
             "version" => Self::Version,
             "cc" => Self::Cc,
             "dims" => Self::Dims,
+            "size" => Self::Size,
             "word" => Self::Word,
             "path" => Self::Path,
             "name" => Self::Name,
@@ -109,6 +114,12 @@ impl Kind {
             Self::Version => parts(bytes, at).into_iter().collect(),
             Self::Cc => capability(bytes, at),
             Self::Dims => dims(bytes, at).into_iter().collect(),
+            Self::Size => dims(bytes, at).into_iter().chain(integers(bytes, at)).collect(),
+            Self::Sign => {
+                let end = run(bytes, at, |it| b" =:->'\"`".contains(it));
+                let is_apart = end > at || !bytes.get(end).is_some_and(|it| is_word(*it));
+                is_apart.then_some(end).into_iter().collect()
+            }
             Self::Name => names(bytes, at),
             Self::Word | Self::Path => words(bytes, at, is_last),
             Self::Text => vec![bytes.len()],
@@ -136,8 +147,12 @@ impl Kind {
                     _ => Value::Version(found),
                 }
             }
-            Self::Dims => Value::Dims(numbers(text).into_iter().filter_map(exact).collect()),
-            Self::Word | Self::Path | Self::Name | Self::Text => Value::Text(text.to_owned()),
+            Self::Size if dims(text.as_bytes(), 0).is_none() => number(number_of(text)),
+            Self::Dims | Self::Size => {
+                let text = text.rsplit_once("im3").map_or(text, |(_, sizes)| sizes);
+                Value::Dims(numbers(text).into_iter().filter_map(exact).collect())
+            }
+            _ => Value::Text(text.to_owned()),
         }
     }
 }
@@ -317,6 +332,7 @@ fn capability(bytes: &[u8], at: usize) -> Vec<usize> {
 }
 
 fn dims(bytes: &[u8], at: usize) -> Option<usize> {
+    let at = if prefixed(bytes, at, b"dim3") { run(bytes, at + 4, |it| *it == b' ') } else { at };
     let close = match bytes.get(at)? {
         b'(' => Some(b')'),
         b'[' => Some(b']'),
@@ -325,13 +341,13 @@ fn dims(bytes: &[u8], at: usize) -> Option<usize> {
         _ => None,
     };
     let blanks = |at: usize| run(bytes, at, |it| *it == b' ');
+    // `x: 1, y=2 z=3`.
+    let is_axis =
+        |at| matches!(bytes.get(at..at + 2), Some([b'x'..=b'z' | b'X'..=b'Z', b':' | b'=']));
     let mut at = if close.is_some() { blanks(at + 1) } else { at };
     let mut count = 0;
     loop {
-        // `x: 1, y=2`.
-        if matches!(bytes.get(at), Some(b'x'..=b'z' | b'X'..=b'Z'))
-            && matches!(bytes.get(at + 1), Some(b':' | b'='))
-        {
+        if is_axis(at) {
             at = blanks(at + 2);
         }
         let end = run(bytes, at, u8::is_ascii_digit);
@@ -344,6 +360,7 @@ fn dims(bytes: &[u8], at: usize) -> Option<usize> {
         let next = blanks(end);
         match bytes.get(next) {
             Some(byte) if close == Some(*byte) => return Some(next + 1),
+            _ if is_axis(next) => at = next,
             Some(b',' | b'x' | b'X' | b'*') => {
                 let after = blanks(next + 1);
                 if close.is_none() && !is_digit(bytes, after) {
