@@ -137,7 +137,7 @@ pub(crate) fn shortened(text: &str, bytes: usize) -> String {
     truncated(text, bytes.saturating_sub(MARK.len())).to_owned() + MARK
 }
 
-/// `line` without escape sequences; other control characters become spaces.
+/// `line` without escape sequences and with plain quotes; other control characters become spaces.
 pub(crate) fn plain(line: &str) -> String {
     let mut text = String::with_capacity(line.len());
     let mut rest = line.chars();
@@ -146,6 +146,8 @@ pub(crate) fn plain(line: &str) -> String {
             '\u{1b}' => skip_escape(&mut rest),
             // UTF-16 that was read as another encoding.
             '\0' => {}
+            '\u{2018}' | '\u{2019}' => text.push('\''),
+            '\u{201c}' | '\u{201d}' => text.push('"'),
             c if c.is_control() => text.push(' '),
             c => text.push(c),
         }

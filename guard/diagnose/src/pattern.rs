@@ -65,6 +65,14 @@ impl Line {
         &self.lower
     }
 
+    /// Whether a tag in front of the message, or Python's kind of warning, says that nothing failed.
+    pub(crate) fn is_notice(&self) -> bool {
+        const LEVELS: &str = "warning|warn|info|debug|notice|w|i|d";
+        let tags = self.lower.get(..self.starts().pop().unwrap_or(0)).unwrap_or_default();
+        tags.split(|c: char| !c.is_alphanumeric()).any(|tag| LEVELS.split('|').any(|it| it == tag))
+            || self.text.contains("Warning: ")
+    }
+
     /// Where the message may begin: at the start, and behind each time stamp, level and bracket in front of it.
     pub(crate) fn starts(&self) -> Vec<usize> {
         let mut starts = vec![0];
@@ -80,9 +88,7 @@ impl Line {
 /// The length of the tag that `text` begins with, with the blanks behind it: `[rank0]:`, `2026-01-31`, `ERROR`, `web-1 |`.
 fn tag(text: &str) -> Option<usize> {
     const LONGEST_TAG: usize = 80;
-    const LEVELS: [&str; 12] = [
-        "critical", "debug", "e", "err", "error", "f", "fatal", "i", "info", "w", "warn", "warning",
-    ];
+    const LEVELS: &str = "critical|debug|e|err|error|f|fatal|i|info|w|warn|warning";
     let end = text.char_indices().nth(LONGEST_TAG).map_or(text.len(), |(at, _)| at);
     let head = text.get(..end)?;
     let word = head.split(' ').next().unwrap_or_default();
@@ -93,7 +99,7 @@ fn tag(text: &str) -> Option<usize> {
     let length = match head.as_bytes().first()? {
         b'[' => head.find(']')? + 1,
         b'(' => head.find(')')? + 1,
-        _ if is_time || LEVELS.contains(&plain.as_str()) => word.len(),
+        _ if is_time || LEVELS.split('|').any(|it| it == plain) => word.len(),
         // The journal's host and process, and the name of a container.
         _ => match (head.find("]: "), head.find("| ")) {
             (Some(end), _) if !head.get(..end)?.contains(": ") => end + 1,

@@ -18,6 +18,10 @@ const OF_LAUNCH: [&str; 6] = ["grid", "block", "cluster", "shared", "registers",
 /// Lines between a launch's facts and its failure.
 const LAUNCH_LINES: u64 = 40;
 
+/// Programs of commands that nobody can run under Windows.
+const OF_UNIX: &str =
+    "cat|df|dmesg|env|export|free|grep|ip|journalctl|ldconfig|ls|lsmod|lspci|sudo|systemctl|ulimit";
+
 /// The `within` of recovering rows that state a fallback: what failed there is no failure beside another one.
 const FALLBACK_LINES: u64 = 1;
 
@@ -318,6 +322,12 @@ impl Facts<'_> {
             remedy: fill(row.remedy, &text),
             fault: row.fault,
         };
+        let os = self.known(captures, found.line, "os");
+        let can_run = |command: &str| {
+            let program = command.split(' ').next().unwrap_or_default();
+            !(os.is_some_and(|it| it.text == "Windows")
+                && OF_UNIX.split('|').any(|it| it == program))
+        };
         let is_launch = row.is_launch || explained.iter().any(|it| it.row.is_launch);
         // A cause has the name of the failure that it explains, best of one on its own line.
         let own_line = explained.iter().filter(|it| it.found.line == found.line);
@@ -342,7 +352,7 @@ impl Facts<'_> {
             cause: fill(row.cause, &text),
             remedy: fill(row.remedy, &text),
             may: may.iter().map(cause).collect(),
-            command: fill_all(row.command, &text).filter(|it| !it.is_empty()),
+            command: fill_all(row.command, &text).filter(|it| !it.is_empty() && can_run(it)),
             evidence,
             times: hit.times,
             captures: captures.iter().map(|it| (it.name.clone(), it.text.clone())).collect(),
@@ -398,12 +408,9 @@ impl Facts<'_> {
 
 /// Whether a line names a GPU or its software.
 fn names_gpu(line: &str) -> bool {
-    const WORDS: [&str; 12] = [
-        "cuda", "gpu", "device", "nvidia", "nccl", "nvcc", "cublas", "cudnn", "rocm", "hip",
-        "vulkan", ".cu",
-    ];
+    const WORDS: &str = "cuda|gpu|device|nvidia|nccl|nvcc|cublas|cudnn|rocm|hip|vulkan|.cu|thrust|cub::|cutlass|triton|shared memory|threads per";
     let line = line.to_ascii_lowercase();
-    WORDS.iter().any(|it| line.contains(it))
+    WORDS.split('|').any(|it| line.contains(it))
 }
 
 /// A whole number that a log states.

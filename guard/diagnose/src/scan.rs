@@ -123,7 +123,8 @@ impl LogScanner {
 
     fn piece(&mut self, piece: &str, ends_line: bool) {
         let number = self.lines.saturating_add(1);
-        let is_plain = !piece.bytes().any(|it| it.is_ascii_control() && it != b'\t');
+        // Compilers quote names with characters that begin with this byte.
+        let is_plain = !piece.bytes().any(|it| it.is_ascii_control() && it != b'\t' || it == 0xe2);
         let text = if is_plain { Cow::from(piece) } else { input::plain(piece).into() };
         if let Some((call, line)) = self.traceback.line(&text, number) {
             self.scan(&format!("failing call: {call}"), line);
@@ -299,6 +300,9 @@ impl LogScanner {
 
     fn keep(&mut self, place: usize, words: u16, captures: Vec<Capture>, line: &Line, number: u64) {
         let Some(row) = ROWS.get(place) else { return };
+        if row.confidence == Confidence::Unknown && line.is_notice() {
+            return;
+        }
         let text =
             |name: &str| captures.iter().find(|it| it.name == name).map(|it| it.text.clone());
         let stated = row.facts.iter().filter_map(|(name, value)| {
@@ -344,13 +348,10 @@ fn code_of(text: &str) -> Option<i64> {
 
 /// The kind of a fact that a row states in words.
 fn kind_of(value: &str) -> Kind {
-    let is_number = value.chars().all(|c| c.is_ascii_digit());
-    let is_version = value.chars().all(|c| c.is_ascii_digit() || c == '.');
-    match value {
-        "" => Kind::Text,
-        _ if value.starts_with('(') => Kind::Dims,
-        _ if is_number => Kind::Int,
-        _ if is_version => Kind::Version,
+    match value.find(|c: char| !(c.is_ascii_digit() || c == '.')) {
+        Some(0) if value.starts_with('(') => Kind::Dims,
+        None if value.contains('.') => Kind::Version,
+        None if !value.is_empty() => Kind::Int,
         _ => Kind::Text,
     }
 }
