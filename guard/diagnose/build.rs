@@ -249,7 +249,8 @@ impl Tables {
         }
         let mut text =
             format!("pub(crate) static ROWS: [Row; {}] = [\n{rows}];\n", self.rows.len());
-        let is_derived = |row: &Row| row.lines.is_empty() && !row.when.is_empty();
+        let is_derived =
+            |row: &Row| row.lines.is_empty() && !(row.when.is_empty() && row.near.is_empty());
         let derived = (0..self.rows.len()).filter(|place| is_derived(&self.rows[*place]));
         let derived: Vec<usize> = derived.collect();
         let families: Vec<_> = self.families.iter().map(|it| (&it.prefix, &it.former)).collect();

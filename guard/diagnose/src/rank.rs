@@ -9,7 +9,7 @@ use crate::known::{Known, ViolatedRule};
 use crate::pattern::Capture;
 use crate::relation::{Relation, evaluate};
 use crate::rows::{self, ROWS, Row, place_of};
-use crate::scan::{Found, Hit, LogScanner};
+use crate::scan::{Fact, Found, Hit, LogScanner};
 use crate::template::{fill, fill_all};
 use crate::value::Value;
 
@@ -265,10 +265,34 @@ impl Facts<'_> {
         let near =
             row.near.iter().copied().flatten().filter_map(|place| self.log.contexts.get(place));
         let near = near.flat_map(|it| it.captures.iter());
-        let captures: Vec<Capture> = found.captures.iter().chain(near).cloned().collect();
-        let known = |name: &str| self.value(&captures, found.line, name);
-        let mut relations = row.when.iter().filter_map(|text| Relation::parse(text).ok());
-        relations.all(|relation| relation.holds(&known)).then_some(captures)
+        let mut captures: Vec<Capture> = found.captures.iter().chain(near).cloned().collect();
+        let own = captures.len();
+        let relations: Vec<_> =
+            row.when.iter().filter_map(|text| Relation::parse(text).ok()).collect();
+        // Sizes that break a limit decide, also if the log states others behind them.
+        for back in 0.. {
+            let known = |name: &str| self.value(&captures, found.line, name);
+            if relations.iter().all(|relation| relation.holds(&known)) {
+                return Some(captures);
+            }
+            captures.truncate(own);
+            let earlier = OF_LAUNCH.iter().chain(&["shape"]).filter_map(|name| {
+                let stated = self.stated(name, found.line).filter(|it| it.line <= found.line);
+                stated.rev().nth(back)
+            });
+            captures.extend(earlier.map(|it| it.capture.clone()));
+            if captures.len() == own || row.confidence > Confidence::Constraint {
+                break;
+            }
+        }
+        None
+    }
+
+    /// The facts of this name that may serve the line.
+    fn stated<'a>(&'a self, name: &str, line: u64) -> impl DoubleEndedIterator<Item = &'a Fact> {
+        let of_launch = OF_LAUNCH.contains(&name);
+        let facts = self.log.facts.iter().filter(move |it| it.capture.name == name);
+        facts.filter(move |it| !of_launch || it.line.abs_diff(line) <= LAUNCH_LINES)
     }
 
     /// A capture, or the fact that is stated last before the line, or first behind it, or not in the log.
@@ -276,10 +300,7 @@ impl Facts<'_> {
         if let Some(own) = captures.iter().find(|it| it.name == name) {
             return Some(own);
         }
-        let of_launch = OF_LAUNCH.contains(&name);
-        let facts = self.log.facts.iter().filter(|it| it.capture.name == name);
-        let mut facts =
-            facts.filter(|it| !of_launch || it.line.abs_diff(line) <= LAUNCH_LINES).peekable();
+        let mut facts = self.stated(name, line).peekable();
         let first = facts.peek().map(|it| &it.capture);
         let last = facts.take_while(|it| it.line <= line).last().map(|it| &it.capture);
         last.or(first).or_else(|| self.known.facts.iter().find(|it| it.name == name))
@@ -315,7 +336,9 @@ impl Facts<'_> {
         evidence.dedup_by_key(|it| it.line);
         // Causes whose own conditions hold come first.
         let mut may: Vec<&Row> = row.may.iter().filter_map(|place| ROWS.get(*place)).collect();
-        may.sort_by_key(|row| !self.is_supported(row, found));
+        may.sort_by_key(|row| {
+            row.near.is_empty() && row.when.is_empty() || self.conditions(row, found).is_none()
+        });
         let cause = |row: &&Row| Cause {
             id: row.id,
             cause: fill(row.cause, &text),
@@ -371,10 +394,6 @@ impl Facts<'_> {
         }
     }
 
-    fn is_supported(&self, row: &Row, found: &Found) -> bool {
-        (!row.near.is_empty() || !row.when.is_empty()) && self.conditions(row, found).is_some()
-    }
-
     /// The launch that is stated near the line.
     fn launch(&self, captures: &[Capture], line: u64) -> Option<StatedLaunch> {
         let dims = |name| {
@@ -414,14 +433,8 @@ fn names_gpu(line: &str) -> bool {
 }
 
 /// A whole number that a log states.
-#[allow(
-    clippy::as_conversions,
-    clippy::cast_possible_truncation,
-    clippy::cast_sign_loss,
-    reason = "checked"
-)]
 fn whole(number: f64) -> Option<u64> {
-    (0.0..9e15).contains(&number).then_some(number as u64)
+    (0.0..9e15).contains(&number).then(|| format!("{number:.0}").parse().ok()).flatten()
 }
 
 /// The rows that a row explains, and those that these explain.

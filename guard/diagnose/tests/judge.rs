@@ -7,7 +7,6 @@ use gridguard_diagnose::{Confidence, Diagnosis, Known, LogScanner};
 
 /// A report: what its head says, and its log.
 pub(crate) struct Report<'a> {
-    #[allow(dead_code, reason = "the example prints no report")]
     pub(crate) name: &'a str,
     head: BTreeMap<&'a str, &'a str>,
     log: &'a str,
@@ -84,7 +83,6 @@ impl Counts {
         }
     }
 
-    #[allow(dead_code, reason = "the test compares it")]
     pub(crate) fn right(&self) -> usize {
         self.0.get("all").and_then(|it| it.get(&Verdict::Right)).copied().unwrap_or(0)
     }
