@@ -14,7 +14,7 @@ use crate::template::{fill, fill_all};
 use crate::value::Value;
 
 /// Facts that belong to one launch: lines away from a failure, they are another launch's.
-const OF_LAUNCH: [&str; 6] = ["grid", "block", "cluster", "shared", "registers", "kernel"];
+const OF_LAUNCH: [&str; 7] = ["grid", "block", "dim3", "cluster", "shared", "registers", "kernel"];
 /// Lines between a launch's facts and its failure.
 const LAUNCH_LINES: u64 = 40;
 

@@ -19,7 +19,7 @@ pub(crate) enum Kind {
     Dims,
     /// Dimensions or one number.
     Size,
-    /// What is between a name and its value: `=`, `: `, ` -> `, or nothing.
+    /// What is between a name and its value: `=`, `: `, quotes, or nothing.
     Sign,
     /// Text without white space.
     Word,
@@ -97,7 +97,7 @@ impl Kind {
             Self::Dims => dims(bytes, at).into_iter().collect(),
             Self::Size => dims(bytes, at).into_iter().chain(integers(bytes, at)).collect(),
             Self::Sign => {
-                let end = run(bytes, at, |it| b" =:->'\"`".contains(it));
+                let end = run(bytes, at, |it| b" =:'\"`".contains(it));
                 let is_apart = end > at || !bytes.get(end).is_some_and(|it| is_word(*it));
                 is_apart.then_some(end).into_iter().collect()
             }
