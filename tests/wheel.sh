@@ -54,6 +54,8 @@ for machine in "${@:-x86_64}"; do
     cp "$command" "$unpacked/${unpacked##*/}.data/scripts/gridguard"
     # For agents.
     cp -r autotune/cli/{SKILL.md,schemas} "$unpacked/gridguard/"
+    # Without the path of this checkout, as in the archives: `wheel pack` computes the digests again.
+    sed --in-place "s|file://$PWD|file://|g" "$unpacked"/*.dist-info/sboms/*.json
     wheel pack --dest-dir "$folder/$machine" "$unpacked" >/dev/null
     wheel=$(echo "$folder/$machine"/*.whl)
     # auditwheel checks the symbols that the library and the command need.
