@@ -410,7 +410,7 @@ mod tests {
         let error = parse_gpus(&text).expect_err("it has a value");
         assert_eq!(
             error.to_string(),
-            "gpus.ron: l2_bytes of NVIDIA GeForce RTX 2080 SUPER names no source: \"unknown\""
+            "gpus.ron: l2_bytes of NVIDIA A16 names no source: \"unknown\""
         );
     }
 

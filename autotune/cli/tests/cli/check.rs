@@ -286,7 +286,7 @@ fn gpus_are_compared_side_by_side_with_their_sources_below() {
             .join(" ")
     };
     assert_eq!(row("multiprocessors "), "multiprocessors 56 132");
-    assert_eq!(row("L2 cache"), "L2 cache, bytes unknown 62914560");
+    assert_eq!(row("L2 cache"), "L2 cache, bytes 25165824 62914560");
     assert_eq!(row("  after opt-in"), "after opt-in 166912 232448");
     let footnotes = compared.out.lines().filter(|line| line.starts_with('[')).count();
     let most = (1..).take_while(|number| compared.out.contains(&format!(" [{number}]"))).count();
@@ -365,7 +365,7 @@ fn the_largest_batch_is_found_whole_and_in_chunks() {
         launch("h200", &format!("{batch} {more}"))
     };
     let ran = largest("").exits(0);
-    let line = "largest batch: 13107 items in one launch, no limit in chunks; 13108 items are 65540 blocks\n";
+    let line = "largest batch: 13107 items in one launch, no limit in chunks; 13108 items would take 65540 blocks\n";
     assert!(ran.out.ends_with(line), "{}", ran.out);
     let json = largest("--format json").exits(0).json();
     assert_eq!(json["largest_batch"], json!({"whole": 13_107, "in_chunks": null}));
