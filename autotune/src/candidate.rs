@@ -4,6 +4,7 @@ use core::cmp::Ordering;
 use core::fmt;
 use core::num::NonZeroU64;
 
+use gridguard::count;
 use gridguard::profile::{Named, Objective, StoredChoice};
 use gridguard::{
     BatchAxis, Choice, DeviceLimits, FormLimits, KernelLimits, LaunchLimits, LaunchRequest, Plan,
@@ -118,15 +119,14 @@ impl Candidate {
 impl fmt::Display for Candidate {
     /// `chunked, 4 launches of 4096 items, block 256`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let launches = if self.launches == 1 { "launch" } else { "launches" };
-        let Self { strategy, launches: count, largest_chunk, .. } = self;
-        write!(f, "{strategy}, {count} {launches} of {largest_chunk} items")?;
+        let (launches, items) = (count(self.launches, "launch"), count(self.largest_chunk, "item"));
+        write!(f, "{}, {launches} of {items}", self.strategy)?;
         for (name, value) in &self.parameters {
             write!(f, ", {name} {value}")?;
         }
         match self.scratch_bytes {
             0 => Ok(()),
-            bytes => write!(f, ", {bytes} bytes of scratch"),
+            bytes => write!(f, ", {} of scratch", count(bytes, "byte")),
         }
     }
 }

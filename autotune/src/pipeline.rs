@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 
+use gridguard::count;
 use gridguard_pipeline::{Budget, Error, IN_FLIGHT, Pipeline, PipelinePlan, PipelineRun};
 
 use crate::candidate::Candidate;
@@ -211,7 +212,10 @@ impl<P: PipelineProblem> Workload for PipelineWorkload<P> {
         };
         let PipelineRun { tried, .. } = self.problem.run(*index, plan)?;
         if let [wanted, .., smaller] = tried.as_slice() {
-            let message = format!("memory for chunks of {wanted} items ran out, not of {smaller}");
+            let message = format!(
+                "memory for chunks of {} ran out, not of {smaller}",
+                count(*wanted, "item")
+            );
             return Err(MeasureFailure::new(FailureKind::Launch, message));
         }
         Ok(())

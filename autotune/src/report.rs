@@ -4,6 +4,7 @@ use core::cmp::Ordering;
 use core::fmt;
 
 use gridguard::Strategy;
+use gridguard::count;
 use gridguard::profile::StopReason;
 use serde::{Deserialize, Serialize};
 
@@ -16,7 +17,7 @@ use crate::stats::real;
 /// An outcome as plain data.
 ///
 /// Its `Display` is a table of the choice, the default and the 15 best of the others, followed by the decision. `{:#}`
-/// shows every candidate.
+/// shows every candidate. `{:40}` is for 40 columns instead of 80; a table that is wider becomes a list.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct TuningReport {
     /// The problem and the device.
@@ -75,10 +76,10 @@ impl TuningReport {
         self.outcome.latency.iter().try_for_each(|latency| latency.write(f))?;
         let timed = candidates.iter().filter(|row| row.summary.samples > 0).count();
         let failed = self.outcome.failures().count();
-        let plural = if timed == 1 { "" } else { "s" };
         let counts = format!(
-            "{timed} candidate{plural} timed, {failed} failed, {evaluations} samples in {wall_time_s:.1} s, \
-             stopped at {stopped}"
+            "{} timed, {failed} failed, {evaluations} samples in {wall_time_s:.1} s, \
+             stopped at {stopped}",
+            count(timed, "candidate")
         );
         write_wrapped(f, &counts)?;
         if !self.outcome.complete {
@@ -111,8 +112,7 @@ impl fmt::Display for TuningReport {
         Table::new(&self.outcome, &shown).write(f, &shown)?;
         match self.outcome.candidates.len() - shown.len() {
             0 => {}
-            1 => writeln!(f, "... 1 more candidate")?,
-            more => writeln!(f, "... {more} more candidates")?,
+            more => writeln!(f, "... {}", count(more, "more candidate"))?,
         }
         self.write_summary(f)
     }
@@ -125,8 +125,7 @@ impl LatencyOutcome {
         writeln!(f, "its largest launch takes up to {upper}, {verdict} the bound of {bound}")?;
         match self.failed_choices {
             0 => {}
-            1 => writeln!(f, "1 better choice failed in the finals")?,
-            several => writeln!(f, "{several} better choices failed in the finals")?,
+            failed => writeln!(f, "{} failed in the finals", count(failed, "better choice"))?,
         }
         if self.kept_default {
             writeln!(f, "no tried chunk runs, so the default is kept")?;
@@ -188,26 +187,43 @@ impl<'a> Table<'a> {
             let width = |column: usize| rows.iter().map(|row| row[column].chars().count()).max();
             (0..rows[0].len()).map(|column| width(column).unwrap_or(0)).collect()
         };
-        if widths(&rows).iter().map(|width| width + 2).sum::<usize>() > WIDTH + 2 {
+        let columns = f.width().unwrap_or(WIDTH) + 2;
+        let is_wide =
+            |rows: &[_]| widths(rows).iter().map(|width| width + 2).sum::<usize>() > columns;
+        let titles = rows[0].clone();
+        if is_wide(&rows) {
             // Each parameter has the shortest name that no other one begins with.
             let short: Vec<&str> =
                 self.names.iter().map(|name| prefix(name, &self.names)).collect();
-            let legend =
-                short.iter().zip(&self.names).map(|(short, name)| format!("{short} {name}"));
-            write_wrapped(f, &format!("columns: {}", legend.collect::<Vec<_>>().join(", ")))?;
             rows[0] = self.header(&short);
+            if !is_wide(&rows) {
+                let legend =
+                    short.iter().zip(&self.names).map(|(short, name)| format!("{short} {name}"));
+                write_wrapped(f, &format!("columns: {}", legend.collect::<Vec<_>>().join(", ")))?;
+            }
         }
+        let is_list = is_wide(&rows);
         let widths = widths(&rows);
-        let mut rows = rows.iter();
+        let title_width = titles.iter().map(|title| title.chars().count()).max().unwrap_or(0);
+        let mut rows = rows.iter().skip(usize::from(is_list));
         let mut write_row = |f: &mut fmt::Formatter<'_>| {
-            let cells = rows.next().into_iter().flatten().zip(&widths).enumerate();
+            let row = rows.next();
+            if let Some([label, cells @ ..]) = row.map(Vec::as_slice).filter(|_| is_list) {
+                writeln!(f, "{label}")?;
+                let mut cells = titles.iter().skip(1).zip(cells).filter(|cell| cell.1 != NOTHING);
+                return cells
+                    .try_for_each(|(title, cell)| writeln!(f, "  {title:title_width$}  {cell}"));
+            }
+            let cells = row.into_iter().flatten().zip(&widths).enumerate();
             let cells = cells.map(|(column, (cell, width))| match column {
                 0 => format!("{cell:<width$}"),
                 _ => format!("{cell:>width$}"),
             });
             writeln!(f, "{}", cells.collect::<Vec<_>>().join("  ").trim_end())
         };
-        write_row(f)?;
+        if !is_list {
+            write_row(f)?;
+        }
         let mut eliminated = None;
         for row in shown {
             if let CandidateVerdict::Eliminated { stage } = row.verdict
@@ -288,7 +304,7 @@ fn write_wrapped(f: &mut fmt::Formatter<'_>, text: &str) -> fmt::Result {
         let letters = word.chars().count();
         let separator = match column {
             0 => "",
-            _ if column + 1 + letters > WIDTH => "\n  ",
+            _ if column + 1 + letters > f.width().unwrap_or(WIDTH) => "\n  ",
             _ => " ",
         };
         column = if separator == "\n  " { 2 } else { column + separator.len() } + letters;

@@ -105,6 +105,8 @@ pub use launch::rule::{Rule, Unit};
 pub use launch::valid::ValidLaunch;
 pub use launch::validate::validate;
 // For the packages of this workspace.
+#[doc(hidden)]
+pub use launch::violation::count;
 pub use launch::violation::{Owner, Remedy, Violation, Violations};
 pub use launch::{abi, validate::validate_co_resident};
 pub use limits::{

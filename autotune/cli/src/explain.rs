@@ -6,6 +6,7 @@ use std::path::Path;
 
 use clap::Args;
 use console::Term;
+use gridguard::count;
 use gridguard::{DeviceLimits, cuda};
 use gridguard_diagnose::{CudaVersion, Known, LogScanner, similar_failures};
 use gridguard_report::{device_facts, explain_log};
@@ -13,7 +14,7 @@ use gridguard_report::{device_facts, explain_log};
 use crate::error::{CommandError, Exit};
 use crate::files::open;
 use crate::limits::DeviceChoice;
-use crate::output::{OutputArgs, columns, count, note};
+use crate::output::{OutputArgs, columns, note};
 use crate::rules;
 
 #[derive(Args)]
@@ -84,7 +85,7 @@ fn scan_file(file: &Path) -> Result<LogScanner, CommandError> {
     let name = file.display().to_string();
     log.read(BufReader::new(open(file)?)).map_err(CommandError::io(&name))?;
     if log.count() == 0 {
-        let lines = count(log.lines(), "line", "lines");
+        let lines = count(log.lines(), "line");
         note(format_args!("no failure recognized in {lines} of {name}"));
     }
     Ok(log)

@@ -1,8 +1,8 @@
 //! Reads profiles and writes results, with notes about faults.
 
-use std::fs::{File, OpenOptions};
+use std::fs::{self, File, OpenOptions};
 use std::io::{ErrorKind, Read};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use gridguard::profile::{self, ParsedProfile, Published};
 use gridguard_files::write_output;
@@ -17,6 +17,22 @@ pub(crate) fn load_profile(path: &Path) -> Result<Option<ParsedProfile>, Command
         note(format_args!("{}:{fault}", path.display()));
     }
     Ok(parsed)
+}
+
+/// The files, and the profiles of each folder by name.
+pub(crate) fn profiles(paths: &[PathBuf]) -> Result<Vec<PathBuf>, CommandError> {
+    let mut files = Vec::new();
+    for path in paths {
+        let mut found = vec![path.clone()];
+        if path.is_dir() {
+            let read = fs::read_dir(path).and_then(|all| all.map(|one| Ok(one?.path())).collect());
+            found = read.map_err(CommandError::io(path.display()))?;
+            found.retain(|file| file.extension().is_some_and(|end| end == "ron"));
+            found.sort();
+        }
+        files.append(&mut found);
+    }
+    Ok(files)
 }
 
 /// Notes the side effects of a profile update.

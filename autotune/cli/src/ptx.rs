@@ -4,6 +4,7 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 
 use clap::Args;
+use gridguard::count;
 use gridguard::image::ImageFile;
 use gridguard_files::ReadError;
 use gridguard_ptx::{EntryReport, FOLDED_WORDS, Report, SHIFTED_WORDS, rewrite_entries};
@@ -11,7 +12,7 @@ use serde_json::{Value, json};
 
 use crate::error::{CommandError, Exit};
 use crate::files::write_file;
-use crate::output::{OutputArgs, Table, count};
+use crate::output::{OutputArgs, Table};
 use index::IndexArgs;
 
 pub(crate) mod index;
@@ -136,7 +137,7 @@ impl fmt::Display for Summary<'_> {
         if refused > 0 {
             writeln!(f)?;
         }
-        let entries = count(report.entries.len() - refused, "entry", "entries");
+        let entries = count(report.entries.len() - refused, "entry");
         write!(f, "{entries} rewritten, {refused} refused")?;
         match output {
             Some(path) => writeln!(f, ": {}", path.display()),

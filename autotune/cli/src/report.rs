@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 
 use clap::Args;
 use gridguard::Dim3;
+use gridguard::count;
 use gridguard_report::{
     KernelUse, MAX_REPORT_BYTES, Nearness, PythonFrame, RefusedAllocation, RefusedLaunch,
     WatchReport,
@@ -13,7 +14,7 @@ use gridguard_report::{
 
 use crate::error::{CommandError, Exit};
 use crate::files::read_start;
-use crate::output::{OutputArgs, Table, count, text};
+use crate::output::{OutputArgs, Table, text};
 
 #[derive(Args)]
 pub(crate) struct Report {
@@ -88,7 +89,7 @@ fn show(f: &mut fmt::Formatter<'_>, report: &WatchReport, most: usize) -> fmt::R
     match report.unlisted_launches {
         0 => Ok(()),
         launches => {
-            let launches = count(launches, "launch", "launches");
+            let launches = count(launches, "launch");
             writeln!(f, "and {launches} of kernels that the report does not list")
         }
     }

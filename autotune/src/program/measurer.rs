@@ -87,8 +87,8 @@ impl<'a> ProgramMeasurer<'a> {
             return Err(failure(
                 FailureKind::Launch,
                 format!(
-                    "the program printed times of {sum_ms} ms together, but its process only took \
-                     {elapsed_ms} ms: are they in milliseconds?"
+                    "the program printed times of {sum_ms:.3} ms together, but its process only took \
+                     {elapsed_ms:.3} ms: are they in milliseconds?"
                 ),
             ));
         }

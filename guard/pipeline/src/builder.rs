@@ -10,6 +10,7 @@ use crate::definition::{Definition, StageLaunch, StageSpec, next_id};
 use crate::error::Error;
 use crate::layout::{Layout, SCRATCH_ALIGNMENT};
 use crate::pipeline::{Pipeline, StageWork};
+use gridguard::count;
 use gridguard::{BatchAxis, LaunchLimits, LaunchRequest};
 
 /// The name of the launch parameter that every pipeline has: its chunks in flight.
@@ -335,9 +336,9 @@ fn check_uses(items: u64, buffers: &mut [BufferSpec], stages: &[StageSpec]) -> R
             && batch.items() != items
         {
             return Err(Error::declaration(format!(
-                "the launch of stage {} has a batch of {} items, the pipeline has {items}",
+                "the launch of stage {} has a batch of {}, the pipeline has {items}",
                 spec.name,
-                batch.items()
+                count(batch.items(), "item")
             )));
         }
         let mut last = None;

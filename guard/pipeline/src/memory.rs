@@ -3,6 +3,7 @@
 use crate::buffer::{BufferId, BufferSpec, Role};
 use crate::definition::Definition;
 use crate::error::Error;
+use gridguard::count;
 
 /// Memory that the caller bound to a buffer.
 #[derive(Clone, Copy, Debug)]
@@ -62,7 +63,8 @@ impl Definition {
         let (needed, given) = (spec.extent.bytes(self.items), memory.bytes);
         if needed != given.into() {
             let wrong = format!(
-                "buffer {buffer} has {given} bytes, the items of the pipeline need {needed}"
+                "buffer {buffer} has {}, the items of the pipeline need {needed}",
+                count(given, "byte")
             );
             return Err(Error::memory(wrong));
         }

@@ -6,6 +6,7 @@ use crate::buffer::{BufferSpec, saturated};
 use crate::definition::{Definition, StageLaunch, StageSpec, next_id};
 use crate::error::{Error, ErrorKind};
 use crate::pipeline::Pipeline;
+use gridguard::count;
 use gridguard::{
     BatchAxis, Choice, Chunk, Chunks, LaunchLimits, LaunchRequest, Plan, PlannedLaunch, Strategy,
     Violations,
@@ -206,14 +207,13 @@ impl PipelinePlan {
 impl fmt::Display for PipelinePlan {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (items, len, chunk) = (self.items(), self.len(), self.chunk_items());
-        let plural = if len == 1 { "chunk" } else { "chunks" };
-        write!(f, "{items} items in {len} {plural} of {chunk}")?;
+        write!(f, "{} in {} of {chunk}", count(items, "item"), count(len, "chunk"))?;
         if let Some(last) = self.remainder() {
             write!(f, ", the last of {last}")?;
         }
-        write!(f, ", {} in flight, {} bytes of scratch", self.in_flight, self.bytes())?;
+        write!(f, ", {} in flight, {} of scratch", self.in_flight, count(self.bytes(), "byte"))?;
         for (name, bytes) in &self.stages {
-            write!(f, "\n  {name}: {bytes} bytes a chunk")?;
+            write!(f, "\n  {name}: {} a chunk", count(*bytes, "byte"))?;
         }
         Ok(())
     }
@@ -233,8 +233,9 @@ impl Definition {
         }
         if cap < smallest {
             let message = format!(
-                "{limited_by} allows chunks of at most {cap} items, the smallest that keeps the \
-                 alignment of every stage has {smallest}: raise the limit, or lower an alignment"
+                "{limited_by} allows chunks of at most {}, the smallest that keeps the \
+                 alignment of every stage has {smallest}: raise the limit, or lower an alignment",
+                count(cap, "item")
             );
             return Err(Error::new(ErrorKind::Alignment, message));
         }
@@ -318,8 +319,10 @@ impl Definition {
             None => {
                 let (budget, chunk, smallest) = (budget.bytes, smallest, saturated(least));
                 let message = format!(
-                    "the budget is {budget} bytes, the smallest possible chunk of {chunk} items needs \
-                     {smallest} bytes of scratch: raise the budget to that"
+                    "the budget is {}, the smallest possible chunk of {} needs {} of scratch: raise the budget to that",
+                    count(budget, "byte"),
+                    count(chunk, "item"),
+                    count(smallest, "byte")
                 );
                 Err(Error::new(ErrorKind::Budget { smallest, chunk }, message))
             }

@@ -10,6 +10,7 @@ use crate::error::{Error, ErrorKind, StageError, StageResult};
 use crate::pipeline::Pipeline;
 use crate::plan::PipelinePlan;
 use crate::progress::{Monitor, PipelineRun, Progress};
+use gridguard::count;
 use gridguard::{Chunk, Guard};
 
 /// The memory of one run of a pipeline: `HostMemory`, or `cuda::DeviceMemory`. Sealed.
@@ -182,10 +183,11 @@ fn run_plan(
     done: &mut PipelineRun,
 ) -> Result<(), Error> {
     let (bytes, chunk, items) = (plan.bytes(), plan.chunk_items(), definition.items);
+    let all = count(items, "item");
     let failed = |ChunkFailure { chunk, stage, error }, done: &PipelineRun| {
         let stage = definition.stages.get(stage).map_or("", |stage| &stage.name);
         let what = format!(
-            "stage {stage} failed at chunk {} (items {}..{}), after {} of {items} items",
+            "stage {stage} failed at chunk {} (items {}..{}), after {} of {all}",
             chunk.index,
             chunk.start,
             chunk.end(),
@@ -200,8 +202,9 @@ fn run_plan(
     };
     allocated.map_err(|error| {
         let what = format!(
-            "cannot allocate {bytes} bytes of scratch for a chunk of {chunk} items, after {} of \
-             {items} items",
+            "cannot allocate {} of scratch for a chunk of {}, after {} of {all}",
+            count(bytes, "byte"),
+            count(chunk, "item"),
             done.items_done
         );
         Error::caused_by(ErrorKind::Device, error).after(done, &what)
@@ -227,7 +230,7 @@ fn run_plan(
         let ran = backend.run(plan, &together);
         if ran.is_ok() && monitor.is_some() {
             backend.wait().map_err(|error| {
-                let what = format!("the device failed after {} of {items} items", done.items_done);
+                let what = format!("the device failed after {} of {all}", done.items_done);
                 Error::caused_by(ErrorKind::Device, error).after(done, &what)
             })?;
         }

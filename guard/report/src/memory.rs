@@ -1,6 +1,7 @@
 //! The memory that a watched process allocated, and the allocations that the driver refused.
 
 use core::fmt;
+use gridguard::count;
 
 use serde::{Deserialize, Serialize};
 
@@ -135,7 +136,7 @@ impl MemoryUse {
             })
             .collect();
         if *untracked > 0 {
-            let allocations = count(*untracked, "allocation", "allocations");
+            let allocations = count(*untracked, "allocation");
             lines.push(format!("memory of {allocations} beyond the tracked ones is not counted"));
         }
         if *refused > 0 {
@@ -166,7 +167,7 @@ impl RefusedAllocation {
                 "holds {} in {}, at most {} so far; memory that a framework caches (PyTorch's freed tensors) \
                  counts as held",
                 exact(bytes),
-                count(allocations, "allocation", "allocations"),
+                count(allocations, "allocation"),
                 Bytes(peak_bytes),
             ),
         ));
@@ -241,7 +242,7 @@ impl MemoryKind {
 impl fmt::Display for AllocationGroup {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { bytes, allocations, stack } = self;
-        let allocations = count(*allocations, "allocation", "allocations");
+        let allocations = count(*allocations, "allocation");
         let from = if stack.is_empty() { ", whose stack was not sampled" } else { ", from" };
         write!(f, "{} in {allocations}{from}", Bytes(*bytes))
     }
@@ -262,11 +263,6 @@ impl fmt::Display for Bytes {
             None => write!(f, "{} bytes", self.0),
         }
     }
-}
-
-/// `1 launch`, `2 launches`.
-pub(crate) fn count(number: u64, one: &str, several: &str) -> String {
-    format!("{number} {}", if number == 1 { one } else { several })
 }
 
 /// `20.00 GiB (21474836480 bytes)`.

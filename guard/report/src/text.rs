@@ -1,10 +1,10 @@
 //! Writes the totals, the warnings and the summary of a report as text.
 
+use gridguard::count;
 use std::path::Path;
 
 use crate::frame::PythonFrame;
 use crate::index::{IndexCoverage, IndexUse};
-use crate::memory::count;
 use crate::nearness::Nearness;
 use crate::process::{KernelUse, RefusedLaunch, WatchReport};
 
@@ -12,8 +12,8 @@ impl WatchReport {
     /// The launches of the process in one line.
     pub fn totals(&self) -> String {
         let listed = u64::try_from(self.kernels.len()).unwrap_or(u64::MAX);
-        let kernels = count(self.unlisted_kernels.saturating_add(listed), "kernel", "kernels");
-        let launches = count(self.launches, "launch", "launches");
+        let kernels = count(self.unlisted_kernels.saturating_add(listed), "kernel");
+        let launches = count(self.launches, "launch");
         let fixed = match self.fixed {
             0 => String::new(),
             fixed => format!(", {fixed} fixed"),
@@ -34,7 +34,7 @@ impl WatchReport {
             format!(
                 "the program went on with {} after the first refused one: unless it handled the error, its \
                  results are stale",
-                count(after, "launch", "launches")
+                count(after, "launch")
             )
         })
     }
@@ -66,7 +66,7 @@ impl WatchReport {
         section("", self.index_coverage.map(coverage).into_iter().collect(), 1);
         section("near: ", self.near_kernels(), 4);
         if self.unlisted_launches > 0 {
-            let launches = count(self.unlisted_launches, "launch", "launches");
+            let launches = count(self.unlisted_launches, "launch");
             lines.push(format!("  and {launches} of further kernels, which no report lists"));
         }
         lines.join("\n") + "\n"
@@ -76,7 +76,7 @@ impl WatchReport {
     fn refused_kernels(&self) -> Vec<String> {
         let refused = self.kernels.iter().filter(|kernel| kernel.refused > 0);
         let row = |kernel: &KernelUse| {
-            let times = count(kernel.refused, "time", "times");
+            let times = count(kernel.refused, "time");
             let mut row = format!("{}, {times}", short(&kernel.demangled));
             let explained = self.refusals.iter().find(|refusal| refusal.kernel == kernel.name);
             if let Some(RefusedLaunch { python, violations, error, not_fixed, .. }) = explained {
@@ -96,7 +96,7 @@ impl WatchReport {
     fn fixed_kernels(&self) -> Vec<String> {
         let fixed = self.kernels.iter().filter(|kernel| kernel.fixed > 0);
         let row = |kernel: &KernelUse| {
-            let launches = count(kernel.fixed, "launch", "launches");
+            let launches = count(kernel.fixed, "launch");
             format!("{}, {launches} made in parts", short(&kernel.demangled))
         };
         fixed.map(row).collect()
@@ -158,11 +158,8 @@ impl WatchReport {
 fn coverage(of: IndexCoverage) -> String {
     let IndexCoverage { kernels, launches, kernels_without_ptx, .. } = of;
     let IndexCoverage { kernels_in_part, kernels_unknown, .. } = of;
-    let mut line = format!(
-        "indices: {} of {} compared",
-        count(launches, "launch", "launches"),
-        count(kernels, "kernel", "kernels")
-    );
+    let mut line =
+        format!("indices: {} of {} compared", count(launches, "launch"), count(kernels, "kernel"));
     if kernels_in_part > 0 {
         line += &format!(" ({kernels_in_part} in part)");
     }
@@ -170,7 +167,7 @@ fn coverage(of: IndexCoverage) -> String {
         line += &format!(", unknown for {kernels_unknown}");
     }
     if kernels_without_ptx > 0 {
-        line += &format!(", no usable PTX for {}", count(kernels_without_ptx, "other", "others"));
+        line += &format!(", no usable PTX for {}", count(kernels_without_ptx, "other"));
     }
     line
 }

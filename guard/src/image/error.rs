@@ -1,6 +1,7 @@
 //! Errors of incomplete images, and reads that return them.
 
 use crate::dim::saturated;
+use crate::launch::violation::count;
 
 /// Why bytes are not a complete image. Entries and members are counted from 0; tables of a static library count as
 /// members.
@@ -16,7 +17,8 @@ pub enum ImageError {
     Unknown { start: Vec<u8> },
     /// The image ends before a part that its headers announce.
     #[error(
-        "the image is truncated: its {part} ends at byte {needed}, but it has {available} bytes"
+        "the image is truncated: its {part} ends at byte {needed}, but it has {}",
+        count(*available, "byte")
     )]
     Truncated { part: &'static str, needed: u64, available: u64 },
     /// A header has an invalid value.

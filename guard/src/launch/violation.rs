@@ -162,10 +162,11 @@ pub enum Remedy {
         "{}",
         match dynamic_bytes {
             0 => format!("reduce the {static_bytes} bytes of static shared memory"),
-            _ => format!(
-                "request at most {dynamic_bytes} bytes of dynamic shared memory, since \
-                 {static_bytes} bytes are static"
-            ),
+            bytes => format!("request at most {bytes} bytes of dynamic shared memory")
+                + &match static_bytes {
+                    0 => String::new(),
+                    _ => format!(", since {static_bytes} bytes are static"),
+                },
         }
     )]
     LessSharedMemory {
@@ -276,9 +277,14 @@ pub enum Remedy {
     LoadRewritten,
 }
 
-/// `1 block`, `2 blocks`.
-fn count(number: u64, noun: &str) -> String {
-    format!("{number} {noun}{}", if number == 1 { "" } else { "s" })
+/// `1 block`, `2 launches`, `3 entries`: all messages of the workspace.
+pub fn count<N: core::fmt::Display + PartialEq + From<u8>>(number: N, noun: &str) -> String {
+    match noun.strip_suffix("ry") {
+        _ if number == N::from(1) => format!("{number} {noun}"),
+        Some(stem) => format!("{number} {stem}ries"),
+        None if noun.ends_with("ch") => format!("{number} {noun}es"),
+        None => format!("{number} {noun}s"),
+    }
 }
 
 #[cfg(feature = "serde")]

@@ -4,6 +4,7 @@ use core::mem::ManuallyDrop;
 
 use arrayvec::ArrayVec;
 
+use crate::launch::violation::count;
 use crate::limits::kernel::KernelLimits;
 use crate::plan::signature::Signature;
 use crate::plan::slot::{Count, Scalar, Slot, Width};
@@ -236,7 +237,7 @@ pub enum ArgsError {
     #[error("{given} kernel arguments, at most {MAX_ARGS} fit: pass the rest in a struct")]
     TooMany { given: usize },
     /// The items reach past the end of an argument's buffer.
-    #[error("kernel argument {index} has {available} bytes, the items of the batch need {needed}")]
+    #[error("kernel argument {index} has {}, the items of the batch need {needed}", count(*available, "byte"))]
     BufferTooSmall { index: usize, needed: u128, available: u64 },
     /// A value equals the number of items of the whole batch, in a launch of several chunks whose blocks share items.
     #[error(
@@ -271,7 +272,7 @@ pub enum ArgsError {
     )]
     WorkspaceNotAllocated { index: usize },
     /// The kernel has another number of parameters.
-    #[error("kernel {kernel} has {expected} parameters, but {given} arguments were given")]
+    #[error("kernel {kernel} takes {}, not {given}", count(*expected, "argument"))]
     WrongCount { kernel: String, expected: usize, given: usize },
     /// A value where the kernel expects memory, or memory where it expects a value.
     #[error("parameter {index} of kernel {kernel} is {expected}, the argument is {given}")]
@@ -283,7 +284,7 @@ pub enum ArgsError {
     )]
     Misaligned { kernel: String, index: usize, alignment: u64 },
     /// A parameter of the kernel has another size.
-    #[error("parameter {index} of kernel {kernel} is {expected} bytes, the argument is {given}")]
+    #[error("parameter {index} of kernel {kernel} is {}, the argument is {given}", count(*expected, "byte"))]
     WrongSize { kernel: String, index: usize, expected: usize, given: usize },
 }
 

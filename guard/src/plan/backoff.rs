@@ -3,6 +3,7 @@
 use core::num::NonZeroU64;
 
 use crate::launch::request::LaunchRequest;
+use crate::launch::violation::count;
 use crate::limits::launch::LaunchLimits;
 use crate::plan::batch::BatchAxis;
 use crate::plan::choice::Choice;
@@ -20,7 +21,8 @@ pub enum AllocationError<E> {
 /// The workspace of a launch could not be allocated. The message includes the message of `source`.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "cannot allocate {bytes} bytes of workspace for a chunk of {chunk} of {items} items: {source}{}",
+    "cannot allocate {bytes} bytes of workspace for a chunk of {chunk} of {}: {source}{}",
+    count(*items, "item"),
     if *is_smallest { ": free memory, or use less workspace per item" } else { "" }
 )]
 #[non_exhaustive]

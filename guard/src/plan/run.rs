@@ -4,11 +4,12 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use derive_more::Display;
 
+use crate::launch::violation::count;
 use crate::plan::launches::{Plan, PlannedLaunch};
 
 /// A plan that failed at a chunk: the failed chunk, and the items done before it. The message includes the `source`.
 #[derive(Clone, Debug, Display, PartialEq, Eq)]
-#[display("launch {chunk} of {launches} was refused after {items_done} of {items} items: {source}")]
+#[display("launch {chunk} of {launches} was refused after {items_done} of {}: {source}", count(*items, "item"))]
 pub struct PartialRun<E: core::error::Error + 'static> {
     /// The index of the failed launch, from 0.
     pub chunk: u64,

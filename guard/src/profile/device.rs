@@ -8,6 +8,7 @@ use derive_more::Display;
 use once_cell::sync::OnceCell;
 use serde::{Deserialize, Serialize};
 
+use crate::launch::violation::count;
 use crate::limits::{ComputeCapability, DeviceLimits};
 
 /// The back end that ran the timed launches.
@@ -160,7 +161,7 @@ impl DeviceIdentity {
 /// assert!(!processor.name.is_empty() && processor.threads > 0);
 /// ```
 #[derive(Clone, Debug, Display, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
-#[display("{name} with {threads} thread{}", if *threads == 1 { "" } else { "s" })]
+#[display("{name} with {}", count(*threads, "thread"))]
 #[serde(deny_unknown_fields)]
 pub struct Processor {
     /// The model in `/proc/cpuinfo`, or `unknown processor`.

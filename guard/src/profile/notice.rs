@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
+use crate::launch::violation::count;
 use derive_more::Display;
 use serde::Serialize;
 
@@ -42,8 +43,8 @@ pub enum ProfileNotice {
     InvalidEntry(FileFault),
     /// Entries have other size names than the first entry of their key.
     #[error(
-        "{entries} entries of {key} have sizes {}, others {}; they are ignored: re-tune",
-        given.join(" "), expected.join(" ")
+        "ignored {} of {key} with sizes {}, others have {}: re-tune",
+        count(*entries, "entry"), given.join(" "), expected.join(" ")
     )]
     OtherSizes {
         /// The key, as displayed.
@@ -57,8 +58,9 @@ pub enum ProfileNotice {
     },
     /// Entries were measured with another version of a component.
     #[error(
-        "{entries} entries were measured with {component} {measured}, this is {running}: {}",
-        if self.level() == NoticeLevel::Degrade { "re-tune" } else { "they are still used" }
+        "{} measured with {component} {measured}, this is {running}: {}",
+        count(*entries, "entry"),
+        if self.level() == NoticeLevel::Degrade { "re-tune" } else { "still used" }
     )]
     OtherVersion {
         /// The component: `driver`, `compiler` or `tuner`.

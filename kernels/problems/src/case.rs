@@ -2,6 +2,7 @@
 
 use core::ops::Range;
 
+use gridguard::count;
 use gridguard::{BatchAxis, Choice, DeviceLimits, LaunchLimits, LaunchRequest, Plan};
 use gridguard_kernels::compare::{Compared, Difference};
 use gridguard_kernels::{Deviation, Element, Operation};
@@ -149,7 +150,7 @@ impl<B: Backend> BenchCase for Case<B> {
             if given > items {
                 return Err(Error::new(
                     ErrorKind::Launch,
-                    format!("{given} items were requested, the problem has {items}"),
+                    format!("{} requested, the problem has {items}", count(given, "item")),
                 ));
             }
         }

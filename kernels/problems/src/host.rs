@@ -208,7 +208,7 @@ mod tests {
         assert_eq!(case.check(part), Ok(true));
         let error = case.prepare(&[], Choice::AUTOMATIC, Some(101)).expect_err("too many");
         assert_eq!(*error.kind(), ErrorKind::Launch);
-        assert_eq!(error.to_string(), "101 items were requested, the problem has 100");
+        assert_eq!(error.to_string(), "101 items requested, the problem has 100");
     }
 
     #[test]

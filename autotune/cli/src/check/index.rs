@@ -3,12 +3,12 @@
 use std::collections::BTreeMap;
 use std::fmt::{self, Write};
 
+use gridguard::count;
 use gridguard::{Axis, Dim3, IndexLimit};
 use gridguard_index::{EntryIndex, Size, Sizes, Verdict, Wrap};
 use serde::Serialize;
 
 use crate::error::CommandError;
-use crate::output::count;
 use crate::ptx::index::{set_launch, set_parameters};
 
 /// The indices of a kernel.
@@ -71,7 +71,7 @@ impl fmt::Display for KernelIndex {
             f.write_str("  32-bit indices wrap")?;
             for (place, (axis, blocks)) in self.wraps_from.iter().enumerate() {
                 let and = if place > 0 { "," } else { "" };
-                write!(f, "{and} from {} on {axis}", count(*blocks, "block", "blocks"))?;
+                write!(f, "{and} from {} on {axis}", count(*blocks, "block"))?;
             }
             f.write_char('\n')?;
         }

@@ -4,13 +4,13 @@ use std::fmt::{self, Write};
 use std::sync::Arc;
 
 use gridguard::check::{Legality, Verdict};
+use gridguard::count;
 use gridguard::image::KernelAttributes;
 use gridguard::{DeviceLimits, IndexLimit};
 use serde::Serialize;
 
 use super::index::KernelIndex;
 use super::kernel_image::ImageKernel;
-use crate::output::count;
 
 const SHOWN: u64 = 16;
 
@@ -90,12 +90,14 @@ pub(super) struct LargestBatch {
 
 impl fmt::Display for LargestBatch {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let count = |items| count(items, "item", "items");
+        let count = |items| count(items, "item");
         let items = |most: Option<u64>| most.map_or("no limit".into(), count);
         let (whole, in_chunks) = (items(self.whole), items(self.in_chunks));
         write!(f, "largest batch: {whole} in one launch, {in_chunks} in chunks")?;
         match self.broken {
-            Some((items, blocks)) => writeln!(f, "; {} are {blocks} blocks", count(items)),
+            Some((items, blocks)) => {
+                writeln!(f, "; {} would take {}", count(items), gridguard::count(blocks, "block"))
+            }
             None => writeln!(f),
         }
     }
@@ -123,7 +125,7 @@ pub(super) fn write_text(out: &mut impl Write, verdict: &Verdict, case: &Case) -
     let Some(plan) = &verdict.plan else {
         return Ok(());
     };
-    writeln!(out, "plan: {}, {}", plan.strategy(), count(plan.len(), "launch", "launches"))?;
+    writeln!(out, "plan: {}, {}", plan.strategy(), count(plan.len(), "launch"))?;
     for planned in plan.launches().take_while(|planned| planned.chunk.index < SHOWN) {
         let [x, y, z] = planned.launch.grid();
         let (start, end) = (planned.chunk.start, planned.chunk.end());

@@ -20,6 +20,7 @@ use std::time::Duration;
 
 use clap::Args;
 use cudarc::driver::sys::CUDA_VERSION;
+use gridguard::count;
 use serde::Serialize;
 
 pub(crate) use self::examine::Examine;
@@ -29,7 +30,7 @@ use self::smi::Smi;
 use self::torch::Machine;
 use self::visible_devices::{InstalledGpus, VisibleDevices};
 use crate::error::{CommandError, Exit};
-use crate::output::{Format, OutputArgs, count};
+use crate::output::{Format, OutputArgs};
 
 #[derive(Args)]
 pub(crate) struct Doctor {
@@ -147,7 +148,7 @@ impl fmt::Display for DoctorReport {
                 writeln!(f, "{:<8} -> {remedy}", "")?;
             }
         }
-        let warnings = count(*warnings, "warning", "warnings");
+        let warnings = count(*warnings, "warning");
         writeln!(f, "{good} good, {warnings}, {unknown} unknown, {bad} bad")
     }
 }

@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use gridguard::ComputeCapability;
+use gridguard::count;
 use gridguard::image::Architecture;
 use gridguard_diagnose::CudaVersion;
 use humantime::format_duration;
@@ -241,7 +242,7 @@ fn check_availability(torch: &Torch, machine: &Machine) -> Option<Finding> {
         return Some(TORCH.bad(what, remedy()));
     }
     if u64::try_from(listed).ok() != Some(torch.devices) {
-        let what = format!("finds {} devices, the driver lists {listed}", torch.devices);
+        let what = format!("finds {}, the driver lists {listed}", count(torch.devices, "device"));
         let remedy =
             "start both in the same environment: CUDA_VISIBLE_DEVICES, the container's GPUs";
         return Some(TORCH.warning(what, remedy));

@@ -1,11 +1,11 @@
 //! Checks which devices are visible to CUDA, and why others are hidden.
 
+use gridguard::count;
 use std::env;
 use std::fs;
 
 use super::finding::{Finding, Subject};
 use super::smi::Smi;
-use crate::output::count;
 
 const DEVICES: Subject = Subject::new("devices");
 
@@ -81,7 +81,7 @@ impl VisibleDevices {
         let installed = self.installed.as_ref().filter(|all| !all.has_mig && all.count > visible);
         let mut what = match installed {
             Some(all) => format!("{visible} of {} ({}) visible", gpus(all.count), all.source),
-            None => format!("{} visible", count(visible, "device", "devices")),
+            None => format!("{} visible", count(visible, "device")),
         };
         if let Some(list) = &self.variable {
             what += &format!(", CUDA_VISIBLE_DEVICES={list}");
@@ -164,7 +164,7 @@ impl VisibleDevices {
 }
 
 fn gpus(number: usize) -> String {
-    count(number, "GPU", "GPUs")
+    count(number, "GPU")
 }
 
 const WRONG_LIST: &str = "unset CUDA_VISIBLE_DEVICES, or list devices as nvidia-smi -L names them";

@@ -4,10 +4,11 @@ use std::fmt::Display;
 use std::thread;
 use std::time::Duration;
 
+use gridguard::count;
 use gridguard_autotune::{Candidate, Observer, SearchProgress, duration};
 use indicatif::{MultiProgress, ProgressBar, ProgressStyle};
 
-use crate::output::{count, note};
+use crate::output::note;
 
 /// The bars of all devices; hidden unless standard error is a terminal.
 pub(crate) struct ProgressBars {
@@ -90,8 +91,8 @@ impl Observer for DeviceProgress {
 
 /// `4096 items in 4 launches`.
 fn described(candidate: &Candidate) -> String {
-    let launches = count(candidate.launches, "launch", "launches");
-    format!("{} items in {launches}", candidate.largest_chunk)
+    let launches = count(candidate.launches, "launch");
+    format!("{} in {launches}", count(candidate.largest_chunk, "item"))
 }
 
 fn style(template: &str) -> ProgressStyle {

@@ -10,7 +10,7 @@ use serde::Serialize;
 
 use crate::error::CommandError;
 use crate::files::load_profile;
-use crate::output::{Table, count, joined_sizes};
+use crate::output::{Table, joined_sizes};
 
 /// Reads a profile that must exist, and notes its invalid entries.
 pub(super) fn read(path: &Path) -> Result<ParsedProfile, CommandError> {
@@ -98,9 +98,4 @@ pub(super) fn percent(fraction: f64) -> String {
 /// The relative change of a time; `None` if unmeasured.
 pub(super) fn change(before_ns: u64, now_ns: u64) -> Option<f64> {
     (before_ns > 0 && now_ns > 0).then(|| real(now_ns) / real(before_ns) - 1.0)
-}
-
-/// `1 entry`, `2 entries`.
-pub(super) fn entries(number: usize) -> String {
-    count(number, "entry", "entries")
 }

@@ -4,6 +4,7 @@ use std::fmt;
 use std::path::PathBuf;
 
 use clap::Args;
+use gridguard::count;
 use gridguard::profile::{
     Backend, DefaultReason, DeviceIdentity, Entry, Key, Layer, Layers, LoadedProfile, Match,
     MatchKind, Named, Profile, Provenance, SizeRanges, TunedChoice,
@@ -19,7 +20,7 @@ use crate::error::{CommandError, Exit};
 use crate::measure::args::{self, DeviceSelection};
 use crate::measure::target::{DEFAULT_GPU, Target};
 use crate::measure::workload::launch_config;
-use crate::output::{OutputArgs, count, joined_sizes, known};
+use crate::output::{OutputArgs, joined_sizes, known};
 use crate::words::{Suggested, gpu_words};
 
 #[derive(Args)]
@@ -289,7 +290,7 @@ impl LookupReport<'_> {
             None => writeln!(f)?,
         }
         let choice = entry::full_choice(*choice, parameters);
-        let launches = count(*launches, "launch", "launches");
+        let launches = count(*launches, "launch");
         writeln!(f, "choice: {choice}, {launches} for the entry's shape")?;
         if let Some(time) = entry::time(chosen.median_ns) {
             write!(f, "measured: {time} in {} samples", chosen.samples)?;
@@ -332,7 +333,11 @@ impl fmt::Display for PlanJson {
             return writeln!(f, "plan: none is legal");
         };
         let title = if self.refused.is_some() { "default plan" } else { "plan" };
-        let launches = count(self.launches, "launch", "launches");
-        writeln!(f, "{title}: {strategy}, {launches} of up to {} items", self.largest_chunk)
+        let launches = count(self.launches, "launch");
+        writeln!(
+            f,
+            "{title}: {strategy}, {launches} of up to {}",
+            count(self.largest_chunk, "item")
+        )
     }
 }

@@ -1,11 +1,11 @@
 //! `gridguard profile push|pull|verify|list|push-misses|pull-misses`: signed profiles of a fleet.
 
-use std::fs;
 use std::future::Future;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use clap::Args;
+use gridguard::count;
 use gridguard_fleet::{
     Change, Channel, FleetError, Location, Pulled, Puller, Release, SigningKey, Store, TrustedKeys,
     pause,
@@ -15,9 +15,9 @@ use tokio::runtime::Builder;
 use tokio::time::sleep;
 
 use crate::error::{CommandError, Exit};
-use crate::files::write_file;
+use crate::files::{profiles, write_file};
 use crate::measure::args;
-use crate::output::{OutputArgs, count, known, note, text};
+use crate::output::{OutputArgs, known, note, text};
 
 #[derive(Args)]
 pub(crate) struct Push {
@@ -119,10 +119,7 @@ impl Push {
         let key = SigningKey::read(&self.key)?;
         let others = self.keys.as_deref().map(TrustedKeys::read).transpose()?;
         let trusted = others.map_or_else(|| key.trusted(), |others| key.trusted().and(others));
-        let mut files = Vec::new();
-        for path in &self.files {
-            if path.is_dir() { files.extend(profiles_in(path)?) } else { files.push(path.clone()) }
-        }
+        let files = profiles(&self.files)?;
         if files.is_empty() && !self.files.is_empty() {
             note("no profiles there: nothing is pushed");
             return Ok(Exit::Yes);
@@ -233,7 +230,7 @@ impl PushMisses {
             let watch = async {
                 loop {
                     match push().await {
-                        Ok(pushed) => note(format_args!("{} pushed", shapes(pushed))),
+                        Ok(pushed) => note(format_args!("{} pushed", count(pushed, "shape"))),
                         Err(error) => note(error),
                     }
                     sleep(every).await;
@@ -242,7 +239,7 @@ impl PushMisses {
             return block_on(watch)?;
         }
         let pushed = block_on(push())??;
-        let shown = text(|f| writeln!(f, "{} pushed", shapes(pushed)));
+        let shown = text(|f| writeln!(f, "{} pushed", count(pushed, "shape")));
         self.output.print(&json!({ "shapes": pushed }), shown)?;
         Ok(Exit::Yes)
     }
@@ -259,7 +256,7 @@ impl PullMisses {
         let (shapes, file) = (found.shapes.len(), self.file.display());
         let document =
             json!({ "shapes": shapes, "file": file.to_string(), "skipped": faults.len() });
-        let shown = text(|f| writeln!(f, "{} in {file}", count(shapes, "shape", "shapes")));
+        let shown = text(|f| writeln!(f, "{} in {file}", count(shapes, "shape")));
         self.output.print(&document, shown)?;
         Ok(if faults.is_empty() { Exit::Yes } else { Exit::InvalidInput })
     }
@@ -277,7 +274,7 @@ fn show(output: OutputArgs, url: &Location, release: &Release) -> Result<Exit, C
             .iter()
             .flat_map(|staged| staged.files.iter().map(|file| (staged.percent, file)));
         for (percent, file) in release.files.iter().map(|file| (100, file)).chain(staged) {
-            let entries = super::entry::entries(file.entries);
+            let entries = super::count(file.entries, "entry");
             let share =
                 if percent == 100 { String::new() } else { format!(", staged for {percent} %") };
             let by = known(&[("tuner", &file.tuner), ("driver", &file.driver)]);
@@ -293,7 +290,7 @@ fn show(output: OutputArgs, url: &Location, release: &Release) -> Result<Exit, C
 /// `serial 7 of profiles:stable, 2 profiles, new`.
 fn line(pulled: &Pulled) -> String {
     let Pulled { is_new, installed, .. } = pulled;
-    let files = count(installed.files.len(), "profile", "profiles");
+    let files = count(installed.files.len(), "profile");
     let new = if *is_new { "new" } else { "unchanged" };
     format!("serial {} of {}, {files}, {new}", installed.serial, installed.channel)
 }
@@ -305,21 +302,6 @@ fn channel(
 ) -> Result<Channel, CommandError> {
     let store = Store::open(url)?;
     Ok(Channel::new(store, url.clone(), name.cloned(), keys))
-}
-
-/// The profiles of a folder, by name.
-fn profiles_in(folder: &Path) -> Result<Vec<PathBuf>, CommandError> {
-    let entries = fs::read_dir(folder).and_then(|entries| entries.collect::<Result<Vec<_>, _>>());
-    let entries = entries.map_err(CommandError::io(folder.display()))?;
-    let files = entries.into_iter().map(|entry| entry.path());
-    let mut files: Vec<_> =
-        files.filter(|file| file.extension().is_some_and(|end| end == "ron")).collect();
-    files.sort();
-    Ok(files)
-}
-
-fn shapes(number: usize) -> String {
-    count(number, "shape", "shapes")
 }
 
 fn contents(file: &Path) -> Result<Vec<u8>, CommandError> {

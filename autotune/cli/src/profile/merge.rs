@@ -4,20 +4,21 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
 use clap::Args;
+use gridguard::count;
 use gridguard::profile::{self, Document, Entry, MergeConflict, ProfileError, ProfileErrorKind};
 use serde_json::json;
 
 use super::entry::{self, FaultJson};
 use crate::error::{CommandError, Exit};
-use crate::files::note_published;
-use crate::output::{OutputArgs, count, counted, note, text};
+use crate::files::{note_published, profiles};
+use crate::output::{OutputArgs, counted, note, text, write};
 
 #[derive(Args)]
 pub(crate) struct Merge {
-    /// Profiles of the same device
-    #[arg(required = true, value_name = "FILE")]
+    /// Profiles of the same device, or folders of them
+    #[arg(required = true, value_name = "FILE|FOLDER")]
     files: Vec<PathBuf>,
-    /// File for the merged profile; replaces an existing file unless that would drop entries
+    /// File for the merged profile, or - for standard output; replaces an existing file unless that would drop entries
     #[arg(long, value_name = "FILE")]
     output: PathBuf,
     /// Replace the output even if that drops entries
@@ -30,8 +31,8 @@ pub(crate) struct Merge {
 impl Merge {
     pub(crate) fn run(&self) -> Result<Exit, CommandError> {
         let mut seen: BTreeSet<&Path> = BTreeSet::new();
-        let files = self.files.iter().filter(|path| seen.insert(path.as_path()));
-        let files: Vec<&PathBuf> = files.collect();
+        let all = profiles(&self.files)?;
+        let files: Vec<&PathBuf> = all.iter().filter(|path| seen.insert(path.as_path())).collect();
         let (document, conflicts, faults) = merge(&files)?;
         let (conflicts, repeated): (Vec<_>, Vec<_>) =
             conflicts.into_iter().partition(|MergeConflict { kept, dropped }| {
@@ -39,6 +40,10 @@ impl Merge {
             });
         for conflict in &conflicts {
             note(format_args!("conflict: {conflict}"));
+        }
+        let exit = if faults.is_empty() { Exit::Yes } else { Exit::InvalidInput };
+        if self.output == Path::new("-") {
+            return write(&document.to_string()).map(|()| exit);
         }
         self.publish(&document)?;
         let (files, entries) = (files.len(), document.entries().len());
@@ -53,8 +58,8 @@ impl Merge {
             "faults": faults,
         });
         let shown = text(|f| {
-            let (entries, files) = (entry::entries(entries), count(files, "file", "files"));
-            let conflicts = count(conflicts.len(), "conflict", "conflicts");
+            let (entries, files) = (count(entries, "entry"), count(files, "file"));
+            let conflicts = count(conflicts.len(), "conflict");
             let others = counted(&[
                 (repeated, "measured more than once"),
                 (faults.len(), "invalid skipped"),
@@ -63,7 +68,7 @@ impl Merge {
             writeln!(f, "profile {}", self.output.display())
         });
         self.format.print(&document, shown)?;
-        Ok(if faults.is_empty() { Exit::Yes } else { Exit::InvalidInput })
+        Ok(exit)
     }
 
     fn publish(&self, document: &Document) -> Result<(), CommandError> {
@@ -90,7 +95,7 @@ impl Merge {
         if entries == 0 || self.force {
             return Ok(());
         }
-        let (file, entries) = (self.output.display(), entry::entries(entries));
+        let (file, entries) = (self.output.display(), count(entries, "entry"));
         Err(CommandError::invalid(format_args!(
             "the merge would drop {entries} of {file}: add it to the files to keep them, or use \
              --force to drop them"

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 
 use clap::Args;
 use gridguard::catalog;
+use gridguard::count;
 use gridguard::profile::{
     DeviceIdentity, Document, Entry, Environment, ParsedProfile, built_in_profile,
 };
@@ -44,7 +45,7 @@ impl Show {
                 write!(f, "{} of ", entries.len())?;
             }
             let invalid = counted(&[(faults.len(), "invalid skipped")]);
-            writeln!(f, "{}{invalid}", entry::entries(document.entries().len()))?;
+            writeln!(f, "{}{invalid}", count(document.entries().len(), "entry"))?;
             if entries.is_empty() {
                 return Ok(());
             }

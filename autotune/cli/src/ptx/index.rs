@@ -5,11 +5,12 @@ use std::path::Path;
 
 use clap::Args;
 use gridguard::Dim3;
+use gridguard::count;
 use gridguard_index::{EntryIndex, Size, Sizes, Verdict, Wrap, index};
 use serde_json::{Value, json};
 
 use crate::error::{CommandError, Exit};
-use crate::output::{OutputArgs, Table, count, text};
+use crate::output::{OutputArgs, Table, text};
 use crate::words::size;
 
 #[derive(Args)]
@@ -115,7 +116,7 @@ fn write_table(f: &mut fmt::Formatter<'_>, found: &[(EntryIndex, Verdict)]) -> f
         let words = match verdict {
             Verdict::Safe => "safe".to_owned(),
             Verdict::Wraps(wraps) => {
-                format!("wrap in {}", count(wraps.len(), "place", "places"))
+                format!("wrap in {}", count(wraps.len(), "place"))
             }
             Verdict::Unknown(doubt) => format!("unknown: {doubt}"),
         };

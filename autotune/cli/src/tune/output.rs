@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 use std::time::SystemTime;
 
+use console::Term;
 use gridguard_autotune::{Chart, HeldOut, TuningOutcome, TuningReport};
 use serde::Serialize;
 
@@ -14,7 +15,7 @@ use crate::error::{CommandError, Exit};
 use crate::files::write_file;
 use crate::measure::progress::ProgressBars;
 use crate::measure::target::Target;
-use crate::output::{Format, counted, note, print};
+use crate::output::{Format, columns, counted, note, print};
 
 #[derive(Serialize)]
 pub(crate) struct TuneSummary<'a> {
@@ -123,7 +124,11 @@ impl<'a> Reporter<'a> {
                 }
                 let table = TuningReport::new(title, &outcome);
                 if self.format == Format::Text {
-                    let text = if self.all { format!("{table:#}\n") } else { format!("{table}\n") };
+                    let width = columns(&Term::stdout()).unwrap_or(80);
+                    let text = match self.all {
+                        true => format!("{table:#width$}\n"),
+                        false => format!("{table:width$}\n"),
+                    };
                     // Only a failure to print the summary decides the exit code.
                     self.bars.suspend(|| drop(print(text)));
                 }

@@ -74,7 +74,7 @@ fn json_is_the_diagnosis() {
 fn a_chosen_device_is_a_fact() {
     let log = b"found 1 devices\nCUDA_ERROR_INVALID_DEVICE of device ordinal 3\n";
     let ran = explain("--gpu h200 -", log);
-    ran.prints("Device 3 was requested, and 1 devices are visible");
+    ran.prints("Device 3 was requested, of 1 visible");
 }
 
 #[test]

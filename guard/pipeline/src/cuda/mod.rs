@@ -11,6 +11,7 @@ pub(crate) mod views;
 use core::panic::Location;
 
 use gridguard::Guard;
+use gridguard::count;
 use gridguard::cuda::CudaError;
 use gridguard::cuda::schedule::Scheduler;
 
@@ -61,7 +62,8 @@ impl Pipeline<'_> {
         let (in_flight, streams) = (plan.in_flight(), memory.more.len() + 1);
         if usize::try_from(in_flight).map_or(true, |in_flight| in_flight > streams) {
             return Err(Error::memory(format!(
-                "the plan has {in_flight} chunks in flight, but there are only {streams} streams"
+                "the plan has {in_flight} chunks in flight, but only {}",
+                count(streams, "stream")
             )));
         }
         let buffers = memory.ranges(&self.definition)?;

@@ -100,7 +100,7 @@ fn too_few_streams_or_wrong_memory_are_refused() {
         let mut spilling = spilling(&guard, false, |_| Ok(()));
         let budget = Budget::UNLIMITED.at_most(10).in_flight(3);
         let (run, _) = spilling.run(&guard, budget, &streams(&guard, 1));
-        assert_text(run, "the plan has 3 chunks in flight, but there are only 2 streams");
+        assert_text(run, "the plan has 3 chunks in flight, but only 2 streams");
         let plan = spilling.pipeline.plan(&Budget::UNLIMITED).expect("it fits");
         let run = spilling.pipeline.run(&guard, &plan, DeviceMemory::new(&stream));
         assert_text(run, "buffer out has no memory");

@@ -78,7 +78,7 @@ fn the_smallest_chunk_that_cannot_be_allocated_ends_the_run() {
     assert_eq!((done.items_done, &done.tried), (0, &vec![4, 2, 1, 1]));
     assert_eq!(
         error.to_string(),
-        "cannot allocate 1024 bytes of scratch for a chunk of 1 items, after 0 of 100 items: refused \
+        "cannot allocate 1024 bytes of scratch for a chunk of 1 item, after 0 of 100 items: refused \
          by the monitor"
     );
 }

@@ -96,8 +96,9 @@ fn a_budget_for_less_than_one_chunk_is_refused_with_the_smallest_that_works() {
         let error = pipeline.plan(&Budget::bytes(1).in_flight(2)).expect_err("too small");
         let ErrorKind::Budget { smallest, chunk } = error.kind() else { panic!("{error}") };
         let text = format!(
-            "the budget is 1 bytes, the smallest possible chunk of {chunk} items needs {smallest} bytes \
-             of scratch: raise the budget to that"
+            "the budget is 1 byte, the smallest possible chunk of {} needs {smallest} bytes of scratch: raise the \
+             budget to that",
+            gridguard::count(chunk, "item")
         );
         assert_eq!(error.to_string(), text);
         assert_eq!(chunk, align.min(items));

@@ -97,7 +97,7 @@ choice: chunks of 32768, 3 launches for the entry's shape
 measured: 2.000 ms in 20 samples, -20.0 % vs default 2.500 ms
 tuned: 6 candidates, 0 failed, 80 samples, 2026-11-20T12:00:00Z
 plan: chunked, 3 launches of up to 23668 items
-note: explicit profile p.ron: 2 entries were measured with tuner 0.0.9, this is 0.1.0: they are still used
+note: explicit profile p.ron: 2 entries measured with tuner 0.0.9, this is 0.1.0: still used
 "
     );
     assert_eq!(ran.out, expected);
