@@ -7,7 +7,7 @@ use serde_json::json;
 
 use crate::command::run;
 
-const PTX: &str = "\
+pub(crate) const PTX: &str = "\
 .version 8.0
 .target sm_80
 .visible .entry scale(.param .u64 data)
