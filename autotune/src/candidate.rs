@@ -4,11 +4,10 @@ use core::cmp::Ordering;
 use core::fmt;
 use core::num::NonZeroU64;
 
-use gridguard::count;
 use gridguard::profile::{Named, Objective, StoredChoice};
 use gridguard::{
     BatchAxis, Choice, DeviceLimits, FormLimits, KernelLimits, LaunchLimits, LaunchRequest, Plan,
-    Strategy, Violations,
+    Strategy, Violations, count,
 };
 use gridguard_pipeline::IN_FLIGHT;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};

@@ -2,7 +2,6 @@
 
 use std::collections::HashMap;
 
-use gridguard::count;
 use gridguard_pipeline::{Budget, Error, IN_FLIGHT, Pipeline, PipelinePlan, PipelineRun};
 
 use crate::candidate::Candidate;
@@ -212,10 +211,7 @@ impl<P: PipelineProblem> Workload for PipelineWorkload<P> {
         };
         let PipelineRun { tried, .. } = self.problem.run(*index, plan)?;
         if let [wanted, .., smaller] = tried.as_slice() {
-            let message = format!(
-                "memory for chunks of {} ran out, not of {smaller}",
-                count(*wanted, "item")
-            );
+            let message = format!("memory for chunks of {wanted} items ran out, not of {smaller}");
             return Err(MeasureFailure::new(FailureKind::Launch, message));
         }
         Ok(())

@@ -3,9 +3,8 @@
 use core::cmp::Ordering;
 use core::fmt;
 
-use gridguard::Strategy;
-use gridguard::count;
 use gridguard::profile::StopReason;
+use gridguard::{Strategy, count};
 use serde::{Deserialize, Serialize};
 
 use crate::candidate::Candidate;

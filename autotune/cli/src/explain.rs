@@ -6,8 +6,7 @@ use std::path::Path;
 
 use clap::Args;
 use console::Term;
-use gridguard::count;
-use gridguard::{DeviceLimits, cuda};
+use gridguard::{DeviceLimits, count, cuda};
 use gridguard_diagnose::{CudaVersion, Known, LogScanner, similar_failures};
 use gridguard_report::{device_facts, explain_log};
 

@@ -152,19 +152,12 @@ fn axes(reads: [bool; 3]) -> impl Iterator<Item = char> {
 
 /// The PTX of a PTX file, a fatbin, or a program with fatbins.
 fn text_of(path: &Path) -> Result<Vec<u8>, CommandError> {
-    ptx_of(path, read(path)?)
-}
-
-fn read(path: &Path) -> Result<Vec<u8>, CommandError> {
-    match gridguard_files::read(path, MOST_BYTES) {
-        Ok(Some(bytes)) => Ok(bytes),
-        Ok(None) => Err(CommandError::missing_file(path)),
-        Err(ReadError::Io(error)) => Err(CommandError::io(path.display())(error)),
-        Err(error) => Err(CommandError::invalid_file(path, error)),
-    }
-}
-
-fn ptx_of(path: &Path, bytes: Vec<u8>) -> Result<Vec<u8>, CommandError> {
+    let bytes = match gridguard_files::read(path, MOST_BYTES) {
+        Ok(Some(bytes)) => bytes,
+        Ok(None) => return Err(CommandError::missing_file(path)),
+        Err(ReadError::Io(error)) => return Err(CommandError::io(path.display())(error)),
+        Err(error) => return Err(CommandError::invalid_file(path, error)),
+    };
     if !BINARY.iter().any(|magic| bytes.starts_with(magic)) {
         return Ok(bytes);
     }

@@ -5,8 +5,7 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 
 use clap::Args;
-use gridguard::Dim3;
-use gridguard::count;
+use gridguard::{Dim3, count};
 use gridguard_report::{
     KernelUse, MAX_REPORT_BYTES, Nearness, PythonFrame, RefusedAllocation, RefusedLaunch,
     WatchReport,

@@ -51,10 +51,7 @@ pub(crate) fn router(app: App) -> Router {
     let Limits { in_flight, timeout, max_body, .. } = app.limits;
     let refused = move |error: BoxError| async move {
         if error.is::<Overloaded>() {
-            let message = format!(
-                "at the limit of {} in flight: retry later",
-                gridguard::count(in_flight, "request")
-            );
+            let message = format!("already {in_flight} in flight: retry later");
             return ServeError::new(503, "overloaded", message);
         }
         ServeError::new(503, "timed_out", format!("the request was not done within {timeout:?}"))

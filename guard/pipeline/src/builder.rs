@@ -10,8 +10,7 @@ use crate::definition::{Definition, StageLaunch, StageSpec, next_id};
 use crate::error::Error;
 use crate::layout::{Layout, SCRATCH_ALIGNMENT};
 use crate::pipeline::{Pipeline, StageWork};
-use gridguard::count;
-use gridguard::{BatchAxis, LaunchLimits, LaunchRequest};
+use gridguard::{BatchAxis, LaunchLimits, LaunchRequest, count};
 
 /// The name of the launch parameter that every pipeline has: its chunks in flight.
 pub const IN_FLIGHT: &str = "in_flight";

@@ -6,10 +6,9 @@ use crate::buffer::{BufferSpec, saturated};
 use crate::definition::{Definition, StageLaunch, StageSpec, next_id};
 use crate::error::{Error, ErrorKind};
 use crate::pipeline::Pipeline;
-use gridguard::count;
 use gridguard::{
     BatchAxis, Choice, Chunk, Chunks, LaunchLimits, LaunchRequest, Plan, PlannedLaunch, Strategy,
-    Violations,
+    Violations, count,
 };
 
 /// The limits of a run of a pipeline.

@@ -10,8 +10,7 @@ use crate::error::{Error, ErrorKind, StageError, StageResult};
 use crate::pipeline::Pipeline;
 use crate::plan::PipelinePlan;
 use crate::progress::{Monitor, PipelineRun, Progress};
-use gridguard::count;
-use gridguard::{Chunk, Guard};
+use gridguard::{Chunk, Guard, count};
 
 /// The memory of one run of a pipeline: `HostMemory`, or `cuda::DeviceMemory`. Sealed.
 #[allow(private_bounds, reason = "sealed")]

@@ -2,8 +2,7 @@
 
 use core::ops::Range;
 
-use gridguard::count;
-use gridguard::{BatchAxis, Choice, DeviceLimits, LaunchLimits, LaunchRequest, Plan};
+use gridguard::{BatchAxis, Choice, DeviceLimits, LaunchLimits, LaunchRequest, Plan, count};
 use gridguard_kernels::compare::{Compared, Difference};
 use gridguard_kernels::{Deviation, Element, Operation};
 

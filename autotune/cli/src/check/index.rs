@@ -3,8 +3,7 @@
 use std::collections::BTreeMap;
 use std::fmt::{self, Write};
 
-use gridguard::count;
-use gridguard::{Axis, Dim3, IndexLimit};
+use gridguard::{Axis, Dim3, IndexLimit, count};
 use gridguard_index::{EntryIndex, Size, Sizes, Verdict, Wrap};
 use serde::Serialize;
 

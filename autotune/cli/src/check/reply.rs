@@ -4,9 +4,8 @@ use std::fmt::{self, Write};
 use std::sync::Arc;
 
 use gridguard::check::{Legality, Verdict};
-use gridguard::count;
 use gridguard::image::KernelAttributes;
-use gridguard::{DeviceLimits, IndexLimit};
+use gridguard::{DeviceLimits, IndexLimit, count};
 use serde::Serialize;
 
 use super::index::KernelIndex;
@@ -90,16 +89,13 @@ pub(super) struct LargestBatch {
 
 impl fmt::Display for LargestBatch {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let count = |items| count(items, "item");
-        let items = |most: Option<u64>| most.map_or("no limit".into(), count);
+        let items = |most: Option<u64>| most.map_or("no limit".into(), |most| count(most, "item"));
         let (whole, in_chunks) = (items(self.whole), items(self.in_chunks));
         write!(f, "largest batch: {whole} in one launch, {in_chunks} in chunks")?;
-        match self.broken {
-            Some((items, blocks)) => {
-                writeln!(f, "; {} would take {}", count(items), gridguard::count(blocks, "block"))
-            }
-            None => writeln!(f),
+        if let Some((items, blocks)) = self.broken {
+            write!(f, "; {} would take {}", count(items, "item"), count(blocks, "block"))?;
         }
+        writeln!(f)
     }
 }
 

@@ -3,9 +3,8 @@
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use gridguard::ComputeCapability;
-use gridguard::count;
 use gridguard::image::Architecture;
+use gridguard::{ComputeCapability, count};
 use gridguard_diagnose::CudaVersion;
 use humantime::format_duration;
 use serde::Deserialize;

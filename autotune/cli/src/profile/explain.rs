@@ -4,12 +4,11 @@ use std::fmt;
 use std::path::PathBuf;
 
 use clap::Args;
-use gridguard::count;
 use gridguard::profile::{
     Backend, DefaultReason, DeviceIdentity, Entry, Key, Layer, Layers, LoadedProfile, Match,
     MatchKind, Named, Profile, Provenance, SizeRanges, TunedChoice,
 };
-use gridguard::{Choice, Plan, Strategy};
+use gridguard::{Choice, Plan, Strategy, count};
 use gridguard_autotune::real;
 use gridguard_problems::{ErrorKind, Problem};
 use serde::Serialize;

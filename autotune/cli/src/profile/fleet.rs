@@ -274,7 +274,7 @@ fn show(output: OutputArgs, url: &Location, release: &Release) -> Result<Exit, C
             .iter()
             .flat_map(|staged| staged.files.iter().map(|file| (staged.percent, file)));
         for (percent, file) in release.files.iter().map(|file| (100, file)).chain(staged) {
-            let entries = super::count(file.entries, "entry");
+            let entries = count(file.entries, "entry");
             let share =
                 if percent == 100 { String::new() } else { format!(", staged for {percent} %") };
             let by = known(&[("tuner", &file.tuner), ("driver", &file.driver)]);

@@ -4,11 +4,10 @@ use std::fmt;
 use std::path::PathBuf;
 
 use clap::Args;
-use gridguard::catalog;
-use gridguard::count;
 use gridguard::profile::{
     DeviceIdentity, Document, Entry, Environment, ParsedProfile, built_in_profile,
 };
+use gridguard::{catalog, count};
 use serde_json::json;
 
 use super::entry::{self, FaultJson};

@@ -4,8 +4,7 @@ use std::fmt;
 use std::path::Path;
 
 use clap::Args;
-use gridguard::Dim3;
-use gridguard::count;
+use gridguard::{Dim3, count};
 use gridguard_index::{EntryIndex, Size, Sizes, Verdict, Wrap, index};
 use serde_json::{Value, json};
 

@@ -26,8 +26,6 @@ fn the_page_of_each_rule_is_printed_and_a_misspelt_one_is_suggested() {
         let page = here(&["explain", rule.id()]).exits(0);
         assert!(page.out.starts_with(&format!("{rule}\n")), "{}", page.out);
     }
-    let page = here("explain grid-dim-y").out;
-    assert!(page.contains("\n1. Split: ") && page.contains("65,535"), "{page}");
     let bracketed = here("explain [grid-dim-y] --format json").exits(0).json();
     assert_eq!(bracketed["rule"], "grid-dim-y");
     let wrong = here("explain grid-dim-yy").exits(2);

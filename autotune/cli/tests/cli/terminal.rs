@@ -24,7 +24,10 @@ const SCREENS: [(&str, i32); 27] = [
         "check --gpu h200 --grid 1,76800 --block 128 --batch-axis y --items 15360 --blocks-per-item 5 --max-items",
         0,
     ),
-    ("check --gpu any,sm_86,h200 --grid 1,76800 --block 128 --shared-mem 100KiB", 1),
+    (
+        "check --gpu any,sm_86,h200 --grid 1,76800 --block 128 --shared-mem 100KiB --batch-axis y --items 76800",
+        1,
+    ),
     ("check --gpu h200 --grid x --block 128", 2),
     ("check --requests --help", 0),
     ("explain 9", 0),

@@ -10,10 +10,9 @@ pub(crate) mod views;
 
 use core::panic::Location;
 
-use gridguard::Guard;
-use gridguard::count;
 use gridguard::cuda::CudaError;
 use gridguard::cuda::schedule::Scheduler;
+use gridguard::{Guard, count};
 
 use crate::cuda::memory::DeviceMemory;
 use crate::cuda::streams::{OnStreams, check_captures};
