@@ -96,19 +96,21 @@ printf 'version: 0.1\nstorage: {filesystem: {rootdirectory: %s}}\nhttp: {addr: "
 served=$!
 python3 -c 'import yaml' 2>/dev/null || python3 -m pip install --quiet pyyaml
 volumes=$work/volumes url=oci+http://127.0.0.1:$port/gpu/profiles:stable
-mkdir -p "$volumes"/{keys,signer,docker,work,profiles,fleet/misses}
+mkdir -p "$volumes"/{keys,signer,docker,work,profiles,cache,shapes,fleet/misses}
 openssl genpkey -algorithm ed25519 -out "$volumes/signer/key.pem"
 openssl pkey -in "$volumes/signer/key.pem" -pubout -out "$volumes/keys/keys.pem"
 chown -R 1000:1000 "$volumes"
 chmod 755 "$work"
 containers_of() {
-    python3 tests/kubernetes.py examples/fleet/kubernetes-fleet.yaml "$tree" "$volumes" "$1" \
-        GRIDGUARD_IMAGE=image "GRIDGUARD_URL=$url" --every=1s --device=host --budget=100s
+    local object=$1
+    shift
+    python3 tests/kubernetes.py <(cat examples/fleet/kubernetes*.yaml) "$tree" "$volumes" "$object" \
+        GRIDGUARD_IMAGE=image "GRIDGUARD_URL=$url" --every=1s --device=host --budget=100s "$@"
 }
 profile() { "$tree/usr/local/bin/gridguard" profile "$@"; }
 profile push "$url" bench-data/profiles/nvidia-h200.ron --key "$volumes/signer/key.pem"
 # Without misses nothing is tuned, and nothing is pushed.
-containers_of CronJob
+containers_of gridguard-nightly
 [ "$(profile list "$url" | tr '\n' ' ')" = 'stable stable-1 ' ]
 cat >"$volumes/fleet/misses/misses.ron" <<'END'
 (
@@ -118,10 +120,17 @@ cat >"$volumes/fleet/misses/misses.ron" <<'END'
     ],
 )
 END
-containers_of DaemonSet
+containers_of gridguard-pull
 cmp "$volumes/fleet/profiles/nvidia-h200.ron" bench-data/profiles/nvidia-h200.ron
-containers_of CronJob
+containers_of gridguard-nightly
 profile verify "$url" --keys "$volumes/keys/keys.pem" >"$work/verified"
 grep -q 'serial 2' "$work/verified"
 grep -q 'staged for 10 %' "$work/verified"
 kill "$served"
+# The shards of a job, of which two have nothing to do, and the job that merges them: its log is the profile.
+rm "$volumes"/profiles/*
+sed '/rms_norm/{p; s/300/200/}' "$volumes/fleet/misses/misses.ron" >"$volumes/shapes/shapes.ron"
+for index in {0..3}; do containers_of gridguard-tune "JOB_COMPLETION_INDEX=$index"; done
+containers_of gridguard-merge >"$work/log"
+sed '1,/^-- print:/d' "$work/log" | cmp - "$volumes/profiles/profile.ron"
+profile show "$volumes/profiles/profile.ron" | grep -qx '2 entries'

@@ -1,11 +1,11 @@
 """Runs each container of a manifest as Kubernetes would, in the file system of the image, one after another.
 
-    kubernetes.py MANIFEST TREE VOLUMES KIND [NAME=VALUE...]
+    kubernetes.py MANIFEST TREE VOLUMES OBJECT [NAME=VALUE...]
 
-Of the first object of KIND in MANIFEST. TREE is the root folder of the image, VOLUMES a folder with a folder for each
-volume; a missing one is made. Assignments replace `${NAME}` in the manifest, and arguments that begin with `NAME=`. A
-container that runs for ever ends after it has done its work once. Containers of other images are left out. Needs root
-and PyYAML.
+Of the object of this name in MANIFEST. TREE is the root folder of the image, VOLUMES a folder with a folder for each
+volume; a missing one is made. Assignments replace `${NAME}` in the manifest, arguments that begin with `NAME=`, and
+variables. A container that runs for ever ends after it has done its work once. Containers of other images are left
+out. Needs root and PyYAML.
 """
 
 import pathlib
@@ -20,19 +20,20 @@ import yaml
 SECONDS = 120
 
 
-def pod_of(manifest, kind):
-    found = next(item for item in yaml.safe_load_all(manifest) if item["kind"] == kind)
+def pod_of(manifest, name):
+    found = next(item for item in yaml.safe_load_all(manifest) if item["metadata"]["name"] == name)
     spec = found["spec"].get("jobTemplate", found)["spec"]
     return spec["template"]["spec"]
 
 
-def run(container, pod, tree, volumes, replaced):
+def run(container, pod, tree, volumes, values):
     """Run a container in a mount namespace of its own, with its volumes, user and variables."""
     environment = {"PATH": "/usr/local/bin", "HOME": "/home/gridguard", "LD_LIBRARY_PATH": "/usr/local/cuda/lib64"}
     for variable in container.get("env", []):
-        environment[variable["name"]] = variable.get("value", "node7")
+        environment[variable["name"]] = values.get(variable["name"], variable.get("value", "node7"))
     words = [*container.get("command", []), *container.get("args", [])]
     words = [re.sub(r"\$\((\w+)\)", lambda found: environment[found[1]], word) for word in words]
+    replaced = {name: f"{name}={value}" for name, value in values.items() if name.startswith("--")}
     words = [replaced.get(word.split("=")[0], word) for word in words]
     script = ["set -eu"]
     for mount in container["volumeMounts"]:
@@ -69,14 +70,13 @@ def run(container, pod, tree, volumes, replaced):
 
 
 def main():
-    manifest, tree, volumes, kind, *assignments = sys.argv[1:]
+    manifest, tree, volumes, name, *assignments = sys.argv[1:]
     values = dict(one.split("=", 1) for one in assignments)
     text = re.sub(r"\$\{(\w+)\}", lambda found: values[found[1]], pathlib.Path(manifest).read_text())
-    replaced = {name: f"{name}={value}" for name, value in values.items() if name.startswith("--")}
-    pod = pod_of(text, kind)
+    pod = pod_of(text, name)
     for container in [*pod.get("initContainers", []), *pod["containers"]]:
         if container["image"] == values["GRIDGUARD_IMAGE"]:
-            run(container, pod, pathlib.Path(tree), pathlib.Path(volumes), replaced)
+            run(container, pod, pathlib.Path(tree), pathlib.Path(volumes), values)
 
 
 if __name__ == "__main__":
