@@ -52,7 +52,7 @@ def temporal_block(block: nn.Module, hidden_states: Tensor, memory_budget: _argu
     the budget is not a positive number of bytes, and TypeError if `block` is not a module.
     """
     _replaced.check("block", block, "a BasicTransformerBlock of diffusers")
-    return _forward(_replaced.original(type(block)).forward, block, _budget(memory_budget), hidden_states)
+    return _forward(_replaced.forward(block), block, _budget(memory_budget), hidden_states)
 
 
 def replace_motion_modules(model: nn.Module, memory_budget: _arguments.Bytes | None = None) -> int:

@@ -37,6 +37,15 @@ def original(kind: type) -> type:
     return getattr(kind, _ORIGINAL, kind)
 
 
+def forward(module: Any) -> Callable[..., Any]:
+    """Return the `forward` of the package's class, which takes the module first."""
+    kind = type(module)
+    # The compiler of PyTorch 2.15 reads a method of a module, but no attribute of the classes that diffusers allows in
+    # its graphs.
+    found = kind.forward if "forward" in module.__dict__ else module.forward.__func__
+    return found if original(kind) is kind else found.__wrapped__
+
+
 def is_replaced(module: nn.Module, make: Callable[[Any], nn.Module]) -> bool:
     """Tell whether a module has a class of `like` with this `make`."""
     return vars(type(module)).get(_MAKE) is make
