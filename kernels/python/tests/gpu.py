@@ -35,7 +35,7 @@ figures: dict[str, Any] = {}
 def main() -> int:
     cli = parser_of(__doc__)
     cli.add_argument("--calls", type=int, default=5000, help="the number of random calls")
-    cli.add_argument("--seconds", type=float, default=500.0, help="the time limit of random calls")
+    cli.add_argument("--seconds", type=float, default=500.0, help="the time limit of random calls, without imports")
     cli.add_argument("--workers", type=int, default=8, help="the number of processes of random calls")
     cli.add_argument("--native", type=Path, help="GRIDGUARD_BENCH_JSON of our bench, for 15360x5x16x64")
     options = cli.parse_args()
@@ -65,11 +65,15 @@ def random_calls(options: argparse.Namespace) -> None:
     """Compare random calls. A call that ends PyTorch's process counts too."""
     found = gpu_calls.check(options.calls, options.workers, options.seconds)
     kinds, labels, paths = dict(found.kinds), dict(found.labels), dict(found.paths)
-    figures["random calls"] = {"kinds": kinds, "labels": labels, "wrong": found.wrong, "paths": paths}
-    total = found.kinds.total()
-    print(f"  {total} of {options.calls} calls, {len(found.wrong)} wrong, {kinds}, {labels}, {paths}")
+    total, seconds = found.kinds.total(), round(found.seconds, 1)
+    figures["random calls"] = {
+        "asked": options.calls, "compared": total, "seconds": seconds,
+        "kinds": kinds, "labels": labels, "wrong": found.wrong, "paths": paths,
+    }  # fmt: skip
+    print(f"  {total} of {options.calls} calls in {seconds} s, {len(found.wrong)} wrong, {kinds}, {labels}, {paths}")
     assert not found.wrong, f"{len(found.wrong)} calls\n" + "\n".join(found.wrong[:20])
-    assert total == options.calls, "time ran out"
+    short = f"no call of {total} was wrong, but {options.calls} do not fit into {options.seconds:g} s"
+    assert total == options.calls, f"{short}: lower --calls, or raise --seconds or --workers"
     assert found.paths["served"] > options.calls // 4, "few calls are served"
     if options.calls < 1000:
         return

@@ -45,29 +45,33 @@ class Found:
     labels: Counts = dataclasses.field(default_factory=Counts)
     """The number of calls by mode, and of unaligned ones, without those that ended their process."""
     paths: Counts = dataclasses.field(default_factory=Counts)
+    seconds: float = 0.0
+    """The time of the slowest worker, without its imports."""
 
 
 def check(
     calls: int, workers: int, seconds: float, device: str = "cuda", initializer: Callable[[], None] | None = None
 ) -> Found:
-    """Compare random calls. Each worker calls `initializer` first."""
+    """Compare random calls, fewer if a worker needs more than `seconds`. Each worker calls `initializer` first."""
     found = Found()
     context = multiprocessing.get_context("spawn")
     with concurrent.futures.ProcessPoolExecutor(workers, context, initializer) as pool:
-        end = time.time() + seconds
-        parts = [pool.submit(_in_processes, range(first, calls, workers), end, device) for first in range(workers)]
+        parts = [pool.submit(_in_processes, range(first, calls, workers), seconds, device) for first in range(workers)]
         for part in concurrent.futures.as_completed(parts):
             some = part.result()
             found.wrong += some.wrong
             found.kinds.update(some.kinds)
             found.labels.update(some.labels)
             found.paths.update(some.paths)
+            found.seconds = max(found.seconds, some.seconds)
     return found
 
 
-def _in_processes(seeds: range, deadline: float, device: str) -> Found:
+def _in_processes(seeds: range, seconds: float, device: str) -> Found:
     """Compare calls in processes. A call that ends its process is repeated alone, and another process continues."""
     found = Found()
+    begun = time.monotonic()
+    deadline = begun + seconds
 
     def add(seed: int, kind: str, what: str | None, call: str) -> None:
         found.kinds[kind] += 1
@@ -77,13 +81,14 @@ def _in_processes(seeds: range, deadline: float, device: str) -> Found:
             print(f"  WRONG {found.wrong[-1]}", flush=True)
 
     for _ in range(MOST_ENDED):
-        timeout = max(0.0, deadline - time.time()) + ALONE_SECONDS
+        timeout = max(0.0, deadline - time.monotonic()) + ALONE_SECONDS
         code, lines, errors = _child(_seeds, seeds, deadline, device, timeout=timeout)
         for line in lines:
             if "kind" in line:
                 add(line["seed"], line["kind"], line["wrong"], line["call"])
                 found.labels.update(line["labels"])
         found.paths.update(next((line["paths"] for line in reversed(lines) if "paths" in line), {}))
+        found.seconds = time.monotonic() - begun
         if code == 0:
             return found
         last = next((line for line in reversed(lines) if "stage" in line), None)
@@ -155,7 +160,7 @@ def _write(**line: Any) -> None:
 def _seeds(seeds: range, deadline: float, device: str) -> None:
     """Compare calls, PyTorch first, and write each one before it runs: the last line names the call that ended this."""
     for seed in seeds:
-        if time.time() > deadline:
+        if time.monotonic() > deadline:
             break
         call = random_call(seed, device)
         about = {"seed": seed, "call": str(call)}

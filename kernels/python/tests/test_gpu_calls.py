@@ -103,3 +103,6 @@ def test_calls_that_end_the_process_are_counted():
     assert kinds[gpu_calls.ALONE_RIGHT] and kinds[gpu_calls.ALONE_PYTORCH] and kinds[COMPARED] > 30, kinds
     assert found.paths["device"] > 30, found.paths
     assert found.labels.keys() >= {"plain", "grad", "autocast", "second", NOT_ALIGNED}, found.labels
+    # The imports of a worker alone take longer.
+    short = gpu_calls.check(60, 1, 0.2, "cpu")
+    assert not short.wrong and 0 < short.kinds.total() < 60 and short.seconds > 0.2, short
