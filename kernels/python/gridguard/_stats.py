@@ -80,6 +80,8 @@ def stats() -> Stats:
 
 def count(path: str, call: Sequence[Tensor] = ()) -> None:
     """Count a call: a path above, or the reason why PyTorch served query, key and value. Log each reason once."""
+    if _native.ignores_calls():
+        return
     with _lock:
         _counts[path] = _counts.get(path, 0) + 1
         is_first = _counts[path] == 1

@@ -9,6 +9,7 @@ mod mask;
 mod route;
 mod torch;
 
+use core::cell::Cell;
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use call::{Options, submit, submit_backward};
@@ -223,7 +224,7 @@ impl Attention {
             let Some(sums) = sums else { return Ok(None) };
             [dk, dv] = sums;
         }
-        self.backward.fetch_add(1, Ordering::Relaxed);
+        count(&self.backward);
         let mut wanted = needed.into_iter();
         Ok(Some([dq, dk, dv].map(|it| wanted.next().unwrap_or_default().then_some(it))))
     }
@@ -290,7 +291,7 @@ impl Attention {
                 return Ok(None);
             }
             let counter = if has_dropout { &self.dropout } else { &self.slower };
-            counter.fetch_add(1, Ordering::Relaxed);
+            count(counter);
             let Options { scale, causal, grouped, dropout } = options;
             let named = PyDict::new(py);
             if let Some(scale) = scale {
@@ -327,13 +328,34 @@ impl Attention {
         if !self.torch.is_launched([query, key, value, &out], bias.as_ref(), options, submit)? {
             return Ok(None);
         }
-        self.served.fetch_add(1, Ordering::Relaxed);
+        count(&self.served);
         if !differentiated {
             return Ok(Some(out));
         }
         let record = RECORD.import(py, "gridguard._operator", "record")?;
         let call = (out, options.causal, scale, options.grouped);
         record.call1((query, key, value, bias, call)).map(Some)
+    }
+}
+
+thread_local! {
+    static IGNORES_CALLS: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Counts no further calls of this thread.
+#[pyfunction]
+pub(crate) fn ignore_calls() {
+    IGNORES_CALLS.set(true);
+}
+
+#[pyfunction]
+pub(crate) fn ignores_calls() -> bool {
+    IGNORES_CALLS.get()
+}
+
+fn count(calls: &AtomicU64) {
+    if !ignores_calls() {
+        calls.fetch_add(1, Ordering::Relaxed);
     }
 }
 

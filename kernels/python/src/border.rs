@@ -214,7 +214,11 @@ impl Borders {
                 let [ours, theirs] = [summary(ours), summary(theirs)];
                 let slower = ours.median_ns > theirs.median_ns;
                 if let Err(error) = py.detach(|| self.write(&problem, slower, ours, theirs)) {
-                    self.notes.lock().push(format!("choices last as long as the process: {error}"));
+                    let note = format!("choices last as long as the process: {error}");
+                    let mut notes = self.notes.lock();
+                    if !notes.contains(&note) {
+                        notes.push(note);
+                    }
                 }
                 Some(slower)
             }

@@ -25,11 +25,11 @@ mod _native {
     use gridguard_kernels::temporal_block::BLOCK_TENSORS;
     use pyo3::prelude::*;
 
-    #[pymodule_export]
-    use crate::attention::Attention;
     #[cfg(feature = "stand-in")]
     #[pymodule_export]
     use crate::attention::set_stand_in;
+    #[pymodule_export]
+    use crate::attention::{Attention, ignore_calls, ignores_calls};
     #[pymodule_export]
     use crate::block::{block, block_on_host, block_scratch};
     #[pymodule_export]

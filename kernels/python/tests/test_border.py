@@ -9,11 +9,12 @@ from pathlib import Path
 import pytest
 import torch
 from stand_in import compute, qkv, serve_on_cpu
+from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.testing._internal.distributed.fake_pg import FakeStore
 from torch.utils.checkpoint import checkpoint
 
 import gridguard.torch as ours
-from gridguard import _launch, _measure, _native
+from gridguard import _launch, _measure, _native, _pytorch
 
 SHIPPED = Path(__file__).parents[3] / "bench-data" / "borders" / "nvidia-h200.ron"
 CLASSES = ("forward", "forward causal", "forward masked", "training", "training causal", "training masked")
@@ -75,6 +76,7 @@ def measuring(profiles, monkeypatch, tmp_path):
     serve_on_cpu(monkeypatch)
     kernels = profiles(gpu="l4")
     monkeypatch.setattr(_launch, "kernels", kernels)
+    monkeypatch.setattr(_measure, "_paused_until", 0.0)
     ours.install(measure=True)
     yield kernels, tmp_path / "nvidia-l4.ron"
     ours.uninstall()
@@ -97,6 +99,9 @@ def test_a_shape_that_no_entry_decides_is_measured_once_and_kept(measuring, prof
         call(*tensors)
     kind = (False, False, grad)
     assert len(calls) == 1 and kernels.is_slower(*tensors, *kind) is not is_faster
+    # No sample counts as a call.
+    stats = ours.stats()
+    assert (stats.served, stats.backward) == (2 * is_faster, 0) and stats.pytorch == ({} if is_faster else {"slower": 2})
     # Another process reads the answer. Another version of either implementation would not.
     assert profiles(gpu="l4").is_slower(*tensors, *kind) is not is_faster
     text = path.read_text()
@@ -119,6 +124,34 @@ def test_nothing_is_kept_if_it_is_no_time_to_measure_or_a_measurement_fails(meas
     call(*qkv(1, 1, 1000, 8))
     ours.install()
     call(*tensors)
+
+
+def short(*given):
+    raise torch.cuda.OutOfMemoryError("short")
+
+
+@pytest.mark.parametrize("fail", [short, lambda *given: [][0]])
+def test_a_measurement_that_fails_is_not_repeated_at_once(measuring, monkeypatch, fail):
+    tensors, attempts = qkv(1, 2, 100, 64), []
+    monkeypatch.setattr(_measure, "_times", lambda *given: attempts.append(1) or fail())
+    expected = _pytorch.unserved(*tensors)
+    for _ in range(3):
+        torch.testing.assert_close(call(*tensors), expected)
+    assert len(attempts) == 1 and not measuring[1].exists()
+
+
+def test_what_slows_pytorch_only_in_this_program_is_not_kept(measuring):
+    tensors = qkv(1, 2, 100, 64)
+    with sdpa_kernel(SDPBackend.MATH):
+        call(*tensors)
+    torch.use_deterministic_algorithms(True)
+    try:
+        call(*tensors)
+    finally:
+        torch.use_deterministic_algorithms(False)
+    assert not measuring[1].exists()
+    call(*tensors)
+    assert measuring[1].exists()
 
 
 def test_nothing_is_measured_in_a_job_and_no_checkpoint_sees_a_measurement(measuring):
