@@ -152,7 +152,7 @@ pytorch() {
     rm -f "$folder/native.json"
     GRIDGUARD_BENCH_JSON=$folder/native.json "$folder/attention" --bench 15360x5x16x64
     PYTHONPATH=$folder/python python3 "$folder/python/gpu.py" --native "$folder/native.json" --results "$results/pytorch.json" \
-        timing readers layers graphs compiled autocast threads devices memory masks large_batches loaders chunks
+        --skip random_calls
 }
 
 # Runs `doctor` in many environments. Prints each page below its command, its exit status and number of
@@ -389,14 +389,14 @@ run() {
         step block 400 "$folder/gpu_block" "$results/block.json"
     fi
     if python3 -c 'import torch' 2>/dev/null; then
-        step pytorch 300 pytorch "$folder" "$results"
+        step pytorch 480 pytorch "$folder" "$results"
         step pytorch-calls 480 env PYTHONPATH="$folder/python" python3 "$folder/python/gpu.py" --results "$results/pytorch-calls.json" --workers "$(nproc)" --seconds 420 random_calls
         step pytorch-own 560 env PYTHONPATH="$folder/python" python3 "$folder/python/pytorch_tests.py" run "$folder/pytorch-tests" \
             --results "$results/pytorch-own.json" --workers "$(nproc)" --seconds 400
         step pytorch-block 300 env PYTHONPATH="$folder/python" MODELS="$folder/models" python3 "$folder/python/gpu_block.py" --results "$results/pytorch-block.json"
         step pytorch-training 560 env PYTHONPATH="$folder/python" python3 "$folder/python/gpu_training.py" --results "$results/pytorch-training.json"
         local models=(env PYTHONPATH="$folder/python" MODELS="$folder/models" python3 "$folder/python/gpu_models.py")
-        step models 300 "${models[@]}" --results "$results/models.json" small_models small_training efficient
+        step models 300 "${models[@]}" --results "$results/models.json" norm_sums small_models small_training efficient
         step models-vae 300 "${models[@]}" --results "$results/models-vae.json" cosmos mochi
         step models-animatediff 590 "${models[@]}" --results "$results/models-animatediff.json" animatediff
         step models-tabpfn 200 "${models[@]}" --results "$results/models-tabpfn.json" tabpfn

@@ -91,10 +91,10 @@ def random_call(seed: int, device: str) -> Call:
             kv_batch[-1] = kv_heads
     kind = pick.choice(["contiguous", "contiguous", "heads last", "packed", "sliced", "expanded", "columns"])
     notes.append(kind)
-    query = _tensor(kind, batch, length, width, dtype, device)
-    key = _tensor(kind, kv_batch, keys, width, dtype, device)
+    query = laid_out(kind, batch, length, width, dtype, device)
+    key = laid_out(kind, kv_batch, keys, width, dtype, device)
     value_width = pick.choice([width + 8, 16, 128]) if pick.random() < 0.1 else width
-    value = _tensor(kind, kv_batch, keys, value_width, dtype, device)
+    value = laid_out(kind, kv_batch, keys, value_width, dtype, device)
     tensors = [query, key, value]
 
     if pick.random() < 0.3:
@@ -298,7 +298,9 @@ def _difference(
     return None
 
 
-def _tensor(kind: str, batch: list[int], rows: int, width: int, dtype: torch.dtype, device: str) -> Tensor:
+def laid_out(kind: str, batch: list[int], rows: int, width: int, dtype: torch.dtype, device: str) -> Tensor:
+    """Draw a tensor `[*batch, rows, width]` in a layout."""
+
     def random_of(*sizes: int) -> Tensor:
         return torch.randn(*sizes, dtype=torch.float32, device=device).to(dtype)
 

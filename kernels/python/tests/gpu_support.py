@@ -28,6 +28,7 @@ def parser_of(description: str | None) -> argparse.ArgumentParser:
     """Make the parser of a script that takes the names of checks and a file for results."""
     cli = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
     cli.add_argument("--results", type=Path, help="write the results to this file")
+    cli.add_argument("--skip", action="append", default=[], metavar="CHECK", help="run all checks but this one")
     cli.add_argument("checks", nargs="*", metavar="CHECK")
     return cli
 
@@ -39,7 +40,11 @@ def run_checks(
     figures["software"] = f"PyTorch {torch.__version__}, {torch.cuda.get_device_name()}, reader {ours.stats().reader}"
     print(figures)
     failed = {}
-    for check in [check for check in checks if not options.checks or check.__name__ in options.checks]:
+    names = [check.__name__ for check in checks]
+    unknown = {*options.checks, *options.skip} - {*names}
+    assert not unknown, f"no check {', '.join(unknown)}: there are {', '.join(names)}"
+    chosen = {*(options.checks or names)} - {*options.skip}
+    for check in [check for check in checks if check.__name__ in chosen]:
         begun = time.perf_counter()
         try:
             check(*arguments)

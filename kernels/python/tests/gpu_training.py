@@ -26,7 +26,7 @@ figures: dict[str, Any] = {}
 def main() -> int:
     options = parser_of(__doc__).parse_args()
     torch.manual_seed(0)
-    return run_checks((masks, windows, sizes, batches, shortage, compiled), (), options, figures)
+    return run_checks((masks, windows, sizes, batches, shortage), (), options, figures)
 
 
 def compare(what: str, tensors: Sequence[Tensor], mask: Tensor | None, **options: Any) -> tuple[bool, bool]:
@@ -157,23 +157,6 @@ def shortage() -> None:
     before = ours.stats().backward
     assert all(one.isfinite().all() for one in torch.autograd.grad(out, wanted, weights))
     assert ours.stats().backward == before + 1
-
-
-def compiled() -> None:
-    """Compile a layer with a trained bias for each head."""
-    torch.compiler.reset()
-    bias = torch.randn(6, 49, 49, device="cuda", dtype=torch.float16, requires_grad=True)
-    function = torch.compile(lambda q, k, v, bias: attention(q * 2, k, v, bias * 0.5).sin(), fullgraph=True)
-    for items in (64, 80):
-        wanted = [*(tensor.requires_grad_() for tensor in qkv(items, 6, 49, 32)), bias]
-        before = ours.stats()
-        out = function(*wanted)
-        found = torch.autograd.grad(out.float().sum(), wanted)
-        assert (ours.stats().served, ours.stats().backward) == (before.served + 1, before.backward + 1)
-        exact = [one.detach().double().requires_grad_() for one in wanted]
-        true = PYTORCH(exact[0] * 2, *exact[1:3], exact[3] * 0.5).sin()
-        for one, other in zip(found, torch.autograd.grad(true.sum(), exact)):
-            close(one, other, "compiled", TYPES[torch.float16])
 
 
 if __name__ == "__main__":

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 
+import calls
 import pytest
 import torch
 from calls import IS_OLD, PYTORCH
@@ -23,21 +24,11 @@ UTILS = ("test_schema", "test_autograd_registration", "test_faketensor", "test_a
 def laid_out(kind, *sizes, dtype=torch.float32):
     """Make a tensor of [items, heads, length, width] in one of the layouts."""
     items, heads, length, width = sizes
-    if kind == "heads last":
-        return torch.randn(items, length, heads, width, dtype=dtype).transpose(1, 2)
-    if kind == "packed":
-        return torch.randn(items, length, 3, heads, width, dtype=dtype)[:, :, 1].transpose(1, 2)
-    if kind == "sliced":
-        return torch.randn(items, heads, length, width + 3, dtype=dtype)[..., 1 : width + 1]
-    if kind == "columns":
-        return torch.randn(items, heads, width, length, dtype=dtype).transpose(2, 3)
     if kind == "interleaved":
         return torch.randn(heads, items, length, 2, width, dtype=dtype).permute(3, 1, 0, 2, 4)[0]
-    if kind == "expanded":
-        return torch.randn(1, heads, length, width, dtype=dtype).expand(sizes)
     if kind == "at an odd element":
-        return torch.randn(items * heads * length * width + 1, dtype=dtype)[1:].view(sizes)
-    return torch.randn(sizes, dtype=dtype)
+        return calls.shifted(torch.randn(sizes, dtype=dtype))
+    return calls.laid_out(kind, [items, heads], length, width, dtype, "cpu")
 
 
 LAYOUTS = ("contiguous", "heads last", "packed", "sliced", "columns", "interleaved", "expanded", "at an odd element")

@@ -44,7 +44,8 @@ def test_random_calls_compute_the_same_as_pytorch(monkeypatch, dlpack):
         if comparison.wrong is not None:
             wrong.append(f"{seed}: {comparison.wrong}: {call}")
     assert not wrong, "\n".join(wrong)
-    assert kinds.keys() == {COMPARED, BOTH_RAISE, SERVED_DERIVATIVE} and kinds[COMPARED] > 100, kinds
+    # Before 2.5 PyTorch computes by matrix products here, which have second derivatives.
+    assert kinds.keys() == {COMPARED, BOTH_RAISE, *[SERVED_DERIVATIVE] * (not IS_OLD)} and kinds[COMPARED] > 100, kinds
     counts = counts()
     assert counts.served > 30
     assert _launch.kernels.counts[0] > 12, "calls without mask, gradients and autocast take the fast path"
