@@ -55,25 +55,12 @@ def measure(args):
     rows = list(ours)
     if torch:
         triton_kernels = measuring.imported("triton_kernels", notes) if triton else None
-        rows += measure_peers(torch, triton_kernels, measuring.cases_of(ours), args.quick)
+        measure_one = lambda peers, group, shape, dtype: measure_shape(torch, triton_kernels, peers, shape, dtype)
+        rows += measuring.Peers(torch, args.quick).measure_cases(measuring.cases_of(ours), measure_one)
     measured = {row["shape"] for row in ours}
     shapes = [shape for shape in DRIFT if shape in measured]
     again = our_bench(shapes, "ours") if shapes else []
     return comparison.document(args, torch, triton, notes, rows, again)
-
-
-def measure_peers(torch, triton_kernels, cases, quick):
-    torch.manual_seed(0)
-    peers = measuring.Peers(torch, quick)
-    peers.device_copy()
-    for group, shape, dtype in cases:
-        try:
-            measure_shape(torch, triton_kernels, peers, shape, dtype)
-        except Exception as error:  # for example, inputs that do not fit
-            peers.skip(group, shape, dtype, "inputs", error)
-        # Our bench uses the same device.
-        torch.cuda.empty_cache()
-    return peers.rows
 
 
 def measure_shape(torch, triton_kernels, peers, shape, dtype):
@@ -235,15 +222,13 @@ def svg(document):
 
 def recorded():
     """Return rows of a run on an NVIDIA H200, with synthetic figures for ours."""
-    def row(source, shape, dtype, name, us, error=None, failed=None, **more):
+    def row(source, shape, dtype, name, us, error=None, failed=None):
         moved = 4 * (2 if dtype != "f32" else 4)
         for size in shape.split("x"):
             moved *= int(size)
-        return {"group": "attention", "source": source, "shape": shape, "dtype": dtype, "name": name, "us": us,
-                "bytes": moved, "gb_s": us and round(moved / us / 1e3, 1), "error": error, "failed": failed, **more}
+        return comparison.row(source, "attention", shape, dtype, name, us, moved, error, failed)
 
-    rows = [{"group": "copy", "source": "peer", "shape": "2GiB", "dtype": "u8", "name": "device copy", "us": 1008.7,
-             "bytes": 2 << 31, "gb_s": 4258.0, "error": None, "failed": None}]
+    rows = [comparison.row("peer", "copy", "2GiB", "u8", "device copy", 1008.7, 2 << 31)]
     figures = [
         (MOTIVATING, "f16", 157, 158, "efficient", 836), ("65536x8x16x64", "f16", 978, 975, "efficient", 6073),
         (MOTIVATING, "f32", 299, 300, "math", 1370),

@@ -41,6 +41,12 @@ def document(args, torch, triton, notes, rows, again):
             "again": again}
 
 
+def row(source, group, shape, dtype, name, us, moved, error=None, failed=None):
+    """Make a row as of a run, for self-tests."""
+    return {"group": group, "source": source, "shape": shape, "dtype": dtype, "name": name, "us": us, "bytes": moved,
+            "gb_s": us and round(moved / us / 1e3, 1), "error": error, "failed": failed}
+
+
 def synthetic(rows, again):
     """Write and read a document of given rows, for self-tests."""
     made = {"machine": SYNTHETIC_MACHINE, "quick": False, "notes": ["a note"], "rows": rows, "again": again}

@@ -7,8 +7,6 @@
 # median over samples of launches back to back between two CUDA events. Inputs are larger than the caches. Writes
 # kernels.json with all rows and kernels.md.
 
-import tempfile
-
 import comparison
 import measuring
 from measuring import DTYPES, best, divided, percent, ratio, us
@@ -62,31 +60,23 @@ def measure(args):
 
 
 def measure_peers(torch, ours, quick):
-    torch.manual_seed(0)
-    peers = measuring.Peers(torch, quick)
-    peers.device_copy()
     known = operators(torch)
     moved = {(row["group"], row["shape"], row["dtype"]): row["bytes"] for row in ours}
-    for (group, shape, dtype), bytes_ in moved.items():
+
+    def measure_one(peers, group, shape, dtype):
         if group not in known:
-            peers.skip(group, shape, dtype, "PyTorch", "no operator is listed for it")
-            continue
+            return peers.skip(group, shape, dtype, "PyTorch", "no operator is listed for it")
 
         def new(*dims):
             return torch.randn(*dims, device="cuda", dtype=getattr(torch, DTYPES[dtype]))
 
         inputs_of, run_by = known[group]
-        try:
-            inputs = inputs_of(new, *map(int, shape.split("x")))
-        except Exception as error:  # for example, inputs that do not fit
-            peers.skip(group, shape, dtype, "inputs", error)
-            continue
+        inputs = inputs_of(new, *map(int, shape.split("x")))
         for name, operator in run_by.items():
-            peers.measure(group, shape, dtype, f"PyTorch {name}", lambda: operator(*inputs), bytes_)
-        # Our bench uses the same device.
-        del inputs
-        torch.cuda.empty_cache()
-    return peers.rows
+            run = lambda: operator(*inputs)
+            peers.measure(group, shape, dtype, f"PyTorch {name}", run, moved[group, shape, dtype])
+
+    return measuring.Peers(torch, quick).measure_cases(moved, measure_one)
 
 
 def markdown(document):
@@ -118,8 +108,7 @@ def markdown(document):
 def recorded():
     """Return rows as in a run, with synthetic figures."""
     def row(source, group, shape, dtype, name, us, failed=None):
-        return {"group": group, "source": source, "shape": shape, "dtype": dtype, "name": name, "us": us,
-                "bytes": 536_870_912, "gb_s": us and round(536_870_912 / us / 1e3, 1), "error": None, "failed": failed}
+        return comparison.row(source, group, shape, dtype, name, us, 536_870_912, failed=failed)
 
     rows = [
         row("ours", "rms_norm", "32768x4096", "f16", "ours", 130.0),
@@ -144,11 +133,6 @@ def self_test():
     faster = markdown(dict(document, rows=[dict(row, us=125.0) if row["us"] == 130.0 else row for row in document["rows"]]))
     comparison.expect(("1 case is faster than the limit",), faster)
     markdown(dict(document, rows=[], again=[]))
-    with tempfile.TemporaryDirectory() as place:
-        notes = []
-        stub = measuring.stub_bench(place, [{"group": "rms_norm", "shape": "1x8", "dtype": "f16", "case": "ours",
-                                             "us": 2.0, "bytes": 32, "gb_s": 0.1, "samples": 3, "error": None}])
-        assert measuring.cases_of(measuring.run_bench(stub, "pick", notes)) == [("rms_norm", "1x8", "f16")]
     print("kernels.py: the table is correct")
 
 

@@ -127,6 +127,19 @@ class Peers:
         print(f"{row['group']} {row['shape']} {row['dtype']} {row['name']}: {figures}", flush=True)
         self.rows.append(row)
 
+    def measure_cases(self, cases, measure):
+        """Call `measure` with each operation, shape and type, after a copy on the device, and return all rows."""
+        self.torch.manual_seed(0)
+        self.device_copy()
+        for case in cases:
+            try:
+                measure(self, *case)
+            except Exception as error:  # for example, inputs that do not fit
+                self.skip(*case, "inputs", error)
+            # Our bench uses the same device.
+            self.torch.cuda.empty_cache()
+        return self.rows
+
     def device_copy(self):
         """Measure a copy of 2 GiB, read and written."""
         torch = self.torch

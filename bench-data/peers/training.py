@@ -27,20 +27,13 @@ def measure(args):
     rows = measuring.run_bench(args.bench, QUICK if args.quick else "", notes)
     torch, triton = measuring.imported("torch", notes), measuring.imported("triton", notes)
     if torch:
-        torch.manual_seed(0)
-        peers = measuring.Peers(torch, args.quick)
-        peers.device_copy()
-        for group, shape, dtype in measuring.cases_of(row for row in rows if row["name"] == "ours"):
-            try:
-                measure_shape(torch, peers, group, shape, dtype)
-            except Exception as error:  # for example, inputs that do not fit
-                peers.skip(group, shape, dtype, "PyTorch", error)
-            torch.cuda.empty_cache()
-        rows = rows + peers.rows
+        cases = measuring.cases_of(row for row in rows if row["name"] == "ours")
+        rows = rows + measuring.Peers(torch, args.quick).measure_cases(cases, measure_shape)
     return comparison.document(args, torch, triton, notes, rows, [])
 
 
-def measure_shape(torch, peers, group, shape, dtype):
+def measure_shape(peers, group, shape, dtype):
+    torch = peers.torch
     sizes, _, option = shape.partition("-")
     items, heads, length, head_dim = map(int, sizes.split("x"))
     options = {"device": "cuda", "dtype": getattr(torch, DTYPES[dtype])}
@@ -123,8 +116,7 @@ def markdown(document):
 
 def self_test():
     def row(source, group, name, time, shape=QUICK[:-1]):
-        return {"group": group, "source": source, "shape": shape, "dtype": "f16", "name": name, "us": time, "bytes": 1,
-                "gb_s": 1.0, "error": 2e-4, "failed": None}
+        return comparison.row(source, group, shape, "f16", name, time, 1, 2e-4)
 
     rows = [row("ours", FORWARD, "ours", 150), row("ours", FORWARD, "limit", 147), row("ours", BACKWARD, "ours", 270),
             row("ours", BACKWARD, "limit", 264), row("peer", FORWARD, "PyTorch", 1300),
