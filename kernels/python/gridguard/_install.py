@@ -47,8 +47,9 @@ def install(*, measure: bool = False) -> None:
     import. Code that `torch.compile` compiled before keeps PyTorch's operator.
 
     With `measure=True` the first eager call of a shape that no profile decides for this GPU times both implementations,
-    and the user's profile keeps the answer: not during a capture, nor if memory is short. Nor in a job of several ranks,
-    which would get several answers: measure in one process first. `compare_profiles` finds ranks whose answers differ.
+    and the user's profile keeps the answer: not during a capture, nor if memory is short, nor while deterministic algorithms
+    are on or PyTorch's flash or efficient attention is off. Nor in a job of several ranks, which would get several answers:
+    measure in one process first. `compare_profiles` finds ranks whose answers differ.
     """
     _launch.kernels.measures = measure
     _update(installed=True)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 import torch
-from calls import PYTORCH, shifted
+from calls import IS_OLD, PYTORCH, shifted
 from functorch.compile import make_boxed_func
-from stand_in import Counts, leave_backward_to_pytorch, qkv
+from stand_in import Counts, leave_backward_to_pytorch, qkv, right_masks  # noqa: F401
 from torch._dynamo.backends.common import aot_autograd
 
 import gridguard.torch as ours
@@ -145,7 +145,8 @@ def test_a_mask_of_one_column_is_expanded(on_cpu, received, kind):
     tensors = qkv(*SIZES)
     mask = torch.randn(516, 1)
     mask = mask > -0.7 if kind == "bool" else mask
-    torch.testing.assert_close(attention(*tensors, mask), PYTORCH(*tensors, mask))
+    # Before 2.5 a query without keys gives NaN.
+    torch.testing.assert_close(attention(*tensors, mask), PYTORCH(*tensors, mask), equal_nan=IS_OLD)
     assert received[0][3].shape == (516, 516)
 
 

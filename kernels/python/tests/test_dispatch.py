@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 from calls import IS_OLD, PYTORCH
-from stand_in import Counts, qkv
+from stand_in import Counts, qkv, right_masks  # noqa: F401
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.attention.bias import causal_lower_right, causal_upper_left
@@ -295,7 +295,8 @@ def test_compiled_code_is_served(installed, backend, inference):
     with torch.inference_mode(inference):
         found = compiled(*tensors)
     torch.testing.assert_close(found.double(), expected, rtol=1e-4, atol=1e-4)
-    assert installed().served == 1
+    # Before 2.5 compilers decompose PyTorch's operator in inference mode.
+    assert installed().served == (backend == "eager" or not (IS_OLD and inference))
     if not inference:
         tensors = [tensor.requires_grad_() for tensor in tensors]
         exact = [tensor.detach().double().requires_grad_() for tensor in tensors]
