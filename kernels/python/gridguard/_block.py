@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import importlib
 import weakref
@@ -292,10 +291,14 @@ def _containers() -> tuple[type, ...]:
         _classes()
     except ImportError as error:
         raise ImportError("replace_motion_modules needs diffusers: pip install diffusers") from error
-    found = []
+    found: list[type] = []
+    cause: Exception | None = None
     for module, name in _CONTAINERS.items():
-        with contextlib.suppress(ImportError, AttributeError):
+        try:
             found.append(getattr(importlib.import_module(f"diffusers.models.{module}"), name))
+        except (ImportError, AttributeError, RuntimeError) as error:
+            # A package that diffusers needs may be broken, for example a torchvision for another PyTorch.
+            cause = error
     if not found:
-        raise ImportError("replace_motion_modules needs a version of diffusers with motion modules")
+        raise ImportError("replace_motion_modules needs a version of diffusers with motion modules") from cause
     return tuple(found)
