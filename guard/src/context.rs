@@ -26,7 +26,6 @@ impl ContextState {
     /// assert_eq!(ContextState::after(700), ContextState::Lost); // CUDA_ERROR_ILLEGAL_ADDRESS
     /// assert_eq!(ContextState::after(2), ContextState::Usable); // CUDA_ERROR_OUT_OF_MEMORY
     /// ```
-    #[must_use]
     pub const fn after(code: i32) -> Self {
         match code {
             // cuda.h: "leaves the process in an inconsistent state and any further CUDA work will
@@ -68,7 +67,6 @@ impl ContextState {
     }
 
     /// Whether work may continue in the context. `false` if unknown.
-    #[must_use]
     pub const fn is_usable(self) -> bool {
         matches!(self, Self::Usable)
     }

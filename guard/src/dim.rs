@@ -51,7 +51,6 @@ impl Dim3 {
     pub const ONE: Self = Self::new(1, 1, 1);
 
     /// A size of `x`, `y`, `z`.
-    #[must_use]
     pub const fn new(x: u64, y: u64, z: u64) -> Self {
         Self { x, y, z }
     }
@@ -97,7 +96,6 @@ impl Dim3 {
     /// assert_eq!(Dim3::new(65_536, 32_768, 1).wrapped_volume(), Some(i32::MIN));
     /// assert_eq!(Dim3::new(1 << 31, 1, 1).wrapped_volume(), None);
     /// ```
-    #[must_use]
     pub fn wrapped_volume(self) -> Option<i32> {
         let axes = [self.x, self.y, self.z].into_iter();
         axes.map(|size| i32::try_from(size).ok().filter(|size| *size > 0))

@@ -74,7 +74,6 @@ pub enum FallbackReason {
 
 impl Guard {
     /// A guard of the host, under the limits of `device`, queried or from the catalogue.
-    #[must_use]
     pub fn host(device: impl Into<Arc<DeviceLimits>>) -> Self {
         Self {
             limits: device.into(),

@@ -128,7 +128,6 @@ impl CubinCache {
 
     /// The user's cache: the folder in `GRIDGUARD_CUBIN_CACHE` if it is set, else `gridguard/cubins` in
     /// the user's cache folder. `None` if the variable is `off` or there is no such folder.
-    #[must_use]
     pub fn for_user() -> Option<Self> {
         user_cache_folder("GRIDGUARD_CUBIN_CACHE", "gridguard/cubins").map(Self::at)
     }

@@ -17,7 +17,6 @@ pub struct Deviation {
 
 impl Deviation {
     /// Nothing compared yet.
-    #[must_use]
     pub fn new() -> Self {
         Self::default()
     }

@@ -11,7 +11,6 @@ pub struct Extent<const N: usize> {
 
 impl<const N: usize> Extent<N> {
     /// Contiguous in row-major order.
-    #[must_use]
     pub fn contiguous(dims: [u64; N]) -> Self {
         let mut strides = [1; N];
         let mut stride = 1_u64;
@@ -23,7 +22,6 @@ impl<const N: usize> Extent<N> {
     }
 
     /// With the given strides, in elements. A stride of 0 repeats the same elements.
-    #[must_use]
     pub const fn strided(dims: [u64; N], strides: [u64; N]) -> Self {
         Self { dims, strides }
     }

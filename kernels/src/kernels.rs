@@ -60,13 +60,11 @@ pub struct CodeCounts {
 impl Kernels {
     /// Kernels for `guard`'s device, with the user's cubin cache
     /// ([`CubinCache::for_user`]), if there is one.
-    #[must_use]
     pub fn new(guard: impl Into<Arc<Guard>>) -> Self {
         Self::with_cache(guard, CubinCache::for_user())
     }
 
     /// Like [`Self::new`], with the given cache or none.
-    #[must_use]
     pub fn with_cache(guard: impl Into<Arc<Guard>>, cache: Option<CubinCache>) -> Self {
         let guard = guard.into();
         let any_kernel = guard.limits_for(KernelLimits::unknown("any")).with_automatic_opt_in();

@@ -134,7 +134,6 @@ impl Prepared<ResidualNorm> {
 }
 
 /// One row in f64: x, added and weight have `columns` elements.
-#[must_use]
 pub fn reference<T: Element>(
     (x, added): (&[f32], &[T]),
     weight: &[f32],

@@ -17,13 +17,11 @@ pub struct Tensor<'a, T, const N: usize> {
 
 impl<'a, T, const N: usize> Tensor<'a, T, N> {
     /// A slice or view of cudarc, contiguous in row-major order.
-    #[must_use]
     pub fn new(memory: &'a impl Memory<T>, dims: [u64; N]) -> Self {
         Self::with_extent(memory, Extent::contiguous(dims))
     }
 
     /// With the given sizes and strides.
-    #[must_use]
     pub const fn with_extent(memory: &'a impl Memory<T>, extent: Extent<N>) -> Self {
         Self { memory, extent }
     }
@@ -49,13 +47,11 @@ pub struct TensorMut<'a, T, const N: usize> {
 
 impl<'a, T, const N: usize> TensorMut<'a, T, N> {
     /// A slice or view of cudarc, contiguous in row-major order.
-    #[must_use]
     pub fn new(memory: &'a mut impl MemoryMut<T>, dims: [u64; N]) -> Self {
         Self::with_extent(memory, Extent::contiguous(dims))
     }
 
     /// With the given sizes and strides. Elements must not overlap.
-    #[must_use]
     pub const fn with_extent(memory: &'a mut impl MemoryMut<T>, extent: Extent<N>) -> Self {
         Self { memory, extent }
     }

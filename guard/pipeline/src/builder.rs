@@ -31,7 +31,6 @@ pub struct PipelineBuilder<'a> {
 
 impl<'a> Pipeline<'a> {
     /// Declares a pipeline of `items` independent items.
-    #[must_use]
     pub fn builder(items: u64) -> PipelineBuilder<'a> {
         let definition = Definition { id: next_id(), items, ..Definition::default() };
         PipelineBuilder { definition, work: Vec::new(), mistake: None }

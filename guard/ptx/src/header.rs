@@ -235,7 +235,6 @@ pub(crate) fn bytes_of(kind: &[u8]) -> Option<u64> {
 
 /// An integer literal of PTX: decimal, octal after `0`, hexadecimal after `0x`, binary after `0b`, each with an
 /// optional `U`.
-#[must_use]
 pub fn number(text: &[u8]) -> Option<u64> {
     let text = core::str::from_utf8(text).ok()?;
     let text = text.strip_suffix('U').unwrap_or(text);

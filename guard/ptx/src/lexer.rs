@@ -37,7 +37,6 @@ impl<'a> Token<'a> {
     }
 
     /// Whether the token is this punctuation character.
-    #[must_use]
     pub fn is(&self, byte: u8) -> bool {
         self.kind == TokenKind::Punctuation(byte)
     }
@@ -47,7 +46,6 @@ impl<'a> Token<'a> {
     }
 
     /// The name, if it is a word.
-    #[must_use]
     pub fn word(&self) -> Option<&'a [u8]> {
         (self.kind == TokenKind::Word).then_some(self.text)
     }
@@ -74,7 +72,6 @@ pub struct Lexer<'a> {
 
 impl<'a> Lexer<'a> {
     /// Begins at the start of `text`.
-    #[must_use]
     pub const fn new(text: &'a [u8]) -> Self {
         Self { text, offset: 0, line: 1, line_start: 0 }
     }

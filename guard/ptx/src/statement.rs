@@ -76,7 +76,6 @@ pub struct Statements<'a> {
 
 impl<'a> Statements<'a> {
     /// The statements of the body that `open` begins.
-    #[must_use]
     pub fn new(text: &'a [u8], open: &Token<'a>) -> Self {
         let lexer = Lexer::after(text, open);
         Self { lexer, open: *open, depth: 1, next: None, tokens: Vec::new() }

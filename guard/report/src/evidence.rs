@@ -44,7 +44,6 @@ impl Diagnose for Violations {
 }
 
 /// The failure of a code of the driver.
-#[must_use]
 pub fn of_code(code: i32, known: &Known) -> Diagnosis {
     diagnose(&code.to_string(), known)
 }
@@ -65,7 +64,6 @@ pub(crate) fn violated_rule(violation: &Violation) -> ViolatedRule {
 }
 
 /// A device's name, memory and compute capability.
-#[must_use]
 pub fn device_facts(device: &DeviceLimits) -> Known {
     let known = Known::default().text("gpu", &device.name);
     let known = known.version("cc", device.compute_capability);

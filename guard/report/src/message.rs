@@ -23,7 +23,6 @@ pub struct Message<'a> {
 
 impl<'a> Message<'a> {
     /// A note: nothing failed.
-    #[must_use]
     pub fn note(text: &'a str) -> Self {
         Self { text, is_error: false, place: None, attributes: Map::new() }
     }

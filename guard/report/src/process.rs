@@ -171,7 +171,6 @@ impl WatchReport {
     }
 
     /// The report that `gridguard run` writes before the program starts.
-    #[must_use]
     pub fn pending(program: String, process: u32) -> Self {
         let not_watched = vec![NOT_LOADED.to_owned()];
         Self { format: FORMAT, pending: true, program, process, not_watched, ..Self::default() }

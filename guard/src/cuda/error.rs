@@ -46,13 +46,11 @@ pub struct CudaError(Box<CudaErrorKind>);
 
 impl CudaError {
     /// The kind, with what the message states.
-    #[must_use]
     pub const fn kind(&self) -> &CudaErrorKind {
         &self.0
     }
 
     /// The failed call of the driver, if that is the error.
-    #[must_use]
     pub const fn driver(&self) -> Option<&DriverError> {
         match self.kind() {
             CudaErrorKind::Driver(error)
@@ -203,13 +201,11 @@ pub struct LaunchError(Box<LaunchErrorKind>);
 
 impl LaunchError {
     /// The kind, with what the message states.
-    #[must_use]
     pub const fn kind(&self) -> &LaunchErrorKind {
         &self.0
     }
 
     /// The rules that the launch breaks, if that is why nothing was launched.
-    #[must_use]
     pub const fn violations(&self) -> Option<&Violations> {
         match self.kind() {
             LaunchErrorKind::Invalid(violations) => Some(violations),
@@ -220,7 +216,6 @@ impl LaunchError {
     }
 
     /// The failed call of the driver, if that is the error.
-    #[must_use]
     pub const fn driver(&self) -> Option<&DriverError> {
         match self.kind() {
             LaunchErrorKind::Driver(error) => Some(error),

@@ -37,7 +37,6 @@ impl LaunchAttribute {
     pub const NONE: Self = Self { id: 0, padding: [0; 4], value: [0; 16] };
 
     /// The attribute `id` with the first 12 bytes of its value.
-    #[must_use]
     pub const fn new(id: c_uint, [x, y, z]: [c_uint; 3]) -> Self {
         let mut attribute = Self { id, ..Self::NONE };
         (attribute.value[0], attribute.value[1], attribute.value[2]) = (x, y, z);

@@ -48,7 +48,6 @@ impl Violations {
     /// assert_eq!(code(plain), Some(1)); // CUDA_ERROR_INVALID_VALUE
     /// assert_eq!(code(plain.cooperative()), Some(720)); // CUDA_ERROR_COOPERATIVE_LAUNCH_TOO_LARGE
     /// ```
-    #[must_use]
     pub fn driver_code(&self) -> Option<i32> {
         let any = |rules: &[Rule]| rules.iter().any(|rule| self.contains(*rule));
         let local = self.of(Rule::LocalMemory);

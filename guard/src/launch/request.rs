@@ -82,7 +82,6 @@ impl LaunchRequest {
     /// let request = LaunchRequest::new(Dim3::ONE, Dim3::ONE).cluster(Dim3::new(0, 0, 0));
     /// assert_eq!(request.named_cluster(), None);
     /// ```
-    #[must_use]
     pub const fn named_cluster(&self) -> Option<Dim3> {
         match self.cluster {
             Some(Dim3 { x: 0, y: 0, z: 0 }) => None,

@@ -198,13 +198,11 @@ impl Rule {
     }
 
     /// The stable id, in kebab case.
-    #[must_use]
     pub const fn id(self) -> &'static str {
         self.row().id
     }
 
     /// The unit of `requested` and `limit` in this rule's violations.
-    #[must_use]
     pub const fn unit(self) -> Unit {
         self.row().unit
     }
@@ -228,7 +226,6 @@ impl Rule {
     /// assert_eq!(Rule::CooperativeResidency.driver_code(), Some(720));
     /// assert_eq!(Rule::IndexWrap.driver_code(), None); // the index wraps silently
     /// ```
-    #[must_use]
     pub const fn driver_code(self) -> Option<i32> {
         match self.row().codes {
             Codes::Returns([code, ..]) => Some(*code),
@@ -238,7 +235,6 @@ impl Rule {
 
     /// The codes that a launch that breaks this rule can fail with, the driver's own first. Empty if CUDA
     /// does not check the rule.
-    #[must_use]
     pub const fn possible_codes(self) -> &'static [i32] {
         match self.row().codes {
             Codes::Returns(codes) | Codes::May(codes) => codes,

@@ -32,44 +32,37 @@ pub struct ValidLaunch {
 
 impl ValidLaunch {
     /// Blocks of the grid along x, y, z.
-    #[must_use]
     pub const fn grid(&self) -> [u32; 3] {
         self.grid
     }
 
     /// Threads of a block along x, y, z.
-    #[must_use]
     pub const fn block(&self) -> [u32; 3] {
         self.block
     }
 
     /// Dynamic shared memory of a block in bytes.
-    #[must_use]
     pub const fn dynamic_shared_bytes(&self) -> u32 {
         self.dynamic_shared_bytes
     }
 
     /// Blocks of a cluster along x, y, z, if the launch specifies a cluster and the device supports
     /// clusters.
-    #[must_use]
     pub const fn cluster(&self) -> Option<[u32; 3]> {
         self.cluster
     }
 
     /// Whether the launch is cooperative.
-    #[must_use]
     pub const fn is_cooperative(&self) -> bool {
         self.cooperative
     }
 
     /// The launch's own priority, if it has one.
-    #[must_use]
     pub const fn priority(&self) -> Option<i32> {
         self.priority
     }
 
     /// Whether the launch may start before the previous launch in its stream has ended.
-    #[must_use]
     pub(crate) const fn is_dependent(&self) -> bool {
         self.dependent
     }
@@ -94,7 +87,6 @@ impl ValidLaunch {
     }
 
     /// Whether the launch was validated against `limits`, or a clone of them.
-    #[must_use]
     pub const fn is_for(&self, limits: &LaunchLimits) -> bool {
         self.limits == limits.id()
     }

@@ -27,7 +27,6 @@ pub struct Violation {
 
 impl Violation {
     /// The message without its remedy: the value, the limit and its owner.
-    #[must_use]
     pub fn problem(&self) -> String {
         let Self { rule, axis, requested, limit, owner, remedy: _ } = self;
         let message = match rule {
@@ -335,13 +334,11 @@ impl Violations {
     }
 
     /// The number of violations.
-    #[must_use]
     pub fn len(&self) -> usize {
         self.list.len()
     }
 
     /// Whether there are none.
-    #[must_use]
     pub fn is_empty(&self) -> bool {
         self.list.is_empty()
     }
@@ -352,7 +349,6 @@ impl Violations {
     }
 
     /// Whether `rule` is broken.
-    #[must_use]
     pub fn contains(&self, rule: Rule) -> bool {
         self.list.iter().any(|violation| violation.rule == rule)
     }

@@ -18,7 +18,6 @@ pub struct ComputeCapability {
 
 impl ComputeCapability {
     /// The compute capability `major.minor`.
-    #[must_use]
     pub const fn new(major: u32, minor: u32) -> Self {
         Self { major, minor }
     }
@@ -106,7 +105,6 @@ impl DeviceLimits {
     /// use gridguard::{Axis, DeviceLimits};
     /// assert_eq!(DeviceLimits::any_device().max_grid.along(Axis::Y), 65_535);
     /// ```
-    #[must_use]
     pub fn any_device() -> Self {
         Self {
             name: "generic CUDA device".into(),

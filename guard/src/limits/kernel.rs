@@ -44,7 +44,6 @@ pub struct KernelLimits {
 
 impl KernelLimits {
     /// A kernel without known limits, except for the shared memory that needs no opt-in.
-    #[must_use]
     pub fn unknown(name: impl Into<String>) -> Self {
         Self { name: name.into(), ..Self::default() }
     }

@@ -102,7 +102,6 @@ pub(crate) const NON_PORTABLE_CLUSTER_BLOCKS: u64 = 16;
 
 impl LaunchLimits {
     /// The limits of `kernel` on `device`.
-    #[must_use]
     pub fn new(device: impl Into<Arc<DeviceLimits>>, kernel: KernelLimits) -> Self {
         static NEXT: AtomicU64 = AtomicU64::new(1);
         let device = device.into();
@@ -115,7 +114,6 @@ impl LaunchLimits {
     /// The limits of a rewritten kernel with these forms, to plan its launches without loading it.
     ///
     /// A loaded kernel rejects such plans: it only accepts plans for the limits that it returns itself.
-    #[must_use]
     pub fn rewritten(
         device: impl Into<Arc<DeviceLimits>>,
         kernel: KernelLimits,

@@ -38,7 +38,6 @@ pub type RawArgs<'a> = KernelArgs<'a, ()>;
 
 impl<'a> RawArgs<'a> {
     /// No arguments.
-    #[must_use]
     #[inline]
     pub const fn new() -> Self {
         Self { list: ArgumentList::new(), memory: () }

@@ -30,7 +30,6 @@ pub enum Parameter {
 
 impl Parameter {
     /// A parameter passed by value, of the size of `T`.
-    #[must_use]
     pub const fn of<T>() -> Self {
         Self::Value { bytes: size_of::<T>() }
     }

@@ -22,7 +22,6 @@ pub struct ServedShape {
 
 impl ServedShape {
     /// The shape of an entry, with the entry's choice, and the default unless the entry beats it.
-    #[must_use]
     pub fn of(entry: &Entry) -> Self {
         let own = Some((entry.choice, entry.parameters.clone())).filter(|_| !entry.is_confirmed());
         let default = entry.gains_nothing().then_some(None);

@@ -61,7 +61,6 @@ pub struct DecisionRow {
 
 impl DecisionList {
     /// The index of the row that decides these sizes, which are in the order of [`Self::within`].
-    #[must_use]
     pub fn row(&self, sizes: &[u64]) -> Option<usize> {
         let is_inside =
             |(size, (_, (low, high))): (&u64, &(_, (u64, u64)))| (*low..=*high).contains(size);
@@ -146,7 +145,6 @@ impl DecisionList {
 
 impl DecisionRow {
     /// Whether the row decides for the planner's default.
-    #[must_use]
     pub fn is_default(&self) -> bool {
         self.choice == StoredChoice::Automatic && self.parameters.is_empty()
     }

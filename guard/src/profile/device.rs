@@ -77,7 +77,6 @@ impl DeviceIdentity {
     /// assert_eq!(device.file_name(), "generic-cuda-device.ron");
     /// assert!(device.on_host().file_name().starts_with("host-generic-cuda-device-"));
     /// ```
-    #[must_use]
     pub fn new(limits: &DeviceLimits) -> Self {
         Self {
             backend: Backend::Cuda,
@@ -99,7 +98,6 @@ impl DeviceIdentity {
 
     /// The name of the device's profile file, such as `nvidia-h200.ron`. The name of a host's file also has
     /// the processor, because machines often share a home folder.
-    #[must_use]
     pub fn file_name(&self) -> String {
         let prefix = match self.backend {
             Backend::Cuda => "",
@@ -223,7 +221,6 @@ pub struct Environment {
 
 impl Environment {
     /// The environment of the host: only this crate's version.
-    #[must_use]
     pub fn host() -> Self {
         let tuner = env!("CARGO_PKG_VERSION").to_owned();
         Self { tuner, ..Self::default() }

@@ -27,7 +27,6 @@ impl Document {
     /// let (profile, _) = Profile::from_document(document, &device, &Environment::default());
     /// assert_eq!(profile.choices_digest(), digest);
     /// ```
-    #[must_use]
     pub fn choices_digest(&self) -> String {
         let mut entries: Vec<_> = self.entries().iter().map(|one| (Layer::Explicit, one)).collect();
         entries.sort_by(order);
@@ -37,7 +36,6 @@ impl Document {
 
 impl Profile {
     /// The [digest](Document::choices_digest) of the entries of all layers.
-    #[must_use]
     pub fn choices_digest(&self) -> String {
         digest(&self.entries().collect::<Vec<_>>(), self.lists.iter().map(|(_, list)| list))
     }

@@ -54,7 +54,6 @@ pub struct ParsedProfile {
 
 impl Document {
     /// A document without entries.
-    #[must_use]
     pub const fn new(device: DeviceIdentity, environment: Environment) -> Self {
         Self {
             device,
@@ -105,31 +104,26 @@ impl Document {
     }
 
     /// The device of the measurements.
-    #[must_use]
     pub const fn device(&self) -> &DeviceIdentity {
         &self.device
     }
 
     /// Names of other devices that the document also applies to.
-    #[must_use]
     pub fn aliases(&self) -> &[String] {
         &self.aliases
     }
 
     /// The versions of the measurements.
-    #[must_use]
     pub const fn environment(&self) -> &Environment {
         &self.environment
     }
 
     /// The entries, sorted by key and shape.
-    #[must_use]
     pub fn entries(&self) -> &[Entry] {
         &self.entries
     }
 
     /// What the device can move, by the state of the cache and the size of the data.
-    #[must_use]
     pub fn attainable(&self) -> &[Attainable] {
         &self.attainable
     }
@@ -150,13 +144,11 @@ impl Document {
     }
 
     /// The decision lists, sorted by key.
-    #[must_use]
     pub fn decisions(&self) -> &[DecisionList] {
         &self.decisions
     }
 
     /// The decision list of a key.
-    #[must_use]
     pub fn decision(&self, key: &Key) -> Option<&DecisionList> {
         self.decisions.iter().find(|list| list.key == *key)
     }
@@ -218,7 +210,6 @@ impl Document {
     }
 
     /// The entry of a key and a shape.
-    #[must_use]
     pub fn get(&self, key: &Key, shape: &Named) -> Option<&Entry> {
         self.entries.get(self.find(key, shape).ok()?)
     }

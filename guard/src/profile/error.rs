@@ -71,7 +71,6 @@ pub enum ProfileErrorKind {
 
 impl ProfileError {
     /// The kind.
-    #[must_use]
     pub const fn kind(&self) -> &ProfileErrorKind {
         &self.kind
     }

@@ -148,7 +148,6 @@ impl Layers {
     /// assert_ne!(layers.stamp(&device), stamp);
     /// # Ok::<(), std::io::Error>(())
     /// ```
-    #[must_use]
     pub fn stamp(&self, device: &DeviceIdentity) -> LayersStamp {
         let state = |source: &Source| {
             let found = fs::metadata(source.path(device)?).ok()?;
@@ -158,7 +157,6 @@ impl Layers {
     }
 
     /// The file of a layer for a device. `None` if there is no such layer, or it is a text.
-    #[must_use]
     pub fn path(&self, layer: Layer, device: &DeviceIdentity) -> Option<PathBuf> {
         let (_, source) = self.sources.iter().find(|(other, _)| *other == layer)?;
         source.path(device)
@@ -172,7 +170,6 @@ impl Layers {
 
 /// The text of the profile that this crate ships for `device`.
 #[cfg(feature = "catalog")]
-#[must_use]
 pub fn built_in_profile(device: &DeviceIdentity) -> Option<&'static str> {
     let name = device.file_name();
     let found = gridguard_data::PROFILES_RON.iter().find(|(file, _)| *file == name);
@@ -222,7 +219,6 @@ impl Source {
 /// folder (`$XDG_DATA_HOME`). `None` if the variable is `off` or there is no such folder.
 ///
 /// Earlier versions used the cache folder. Their profiles are read there until [`move_user_folder`] moves them.
-#[must_use]
 pub fn user_folder() -> Option<PathBuf> {
     let folder = user_data_folder(VARIABLE, PROFILES)?;
     let old = user_cache_folder(VARIABLE, PROFILES).filter(|old| !folder.exists() && old.is_dir());

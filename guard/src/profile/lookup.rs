@@ -74,7 +74,6 @@ impl Profile {
     }
 
     /// A profile of one document, with notices about it. It is empty if the document is for another device.
-    #[must_use]
     pub fn from_document(
         document: Document,
         device: &DeviceIdentity,
@@ -165,7 +164,6 @@ impl Profile {
     }
 
     /// The names of the sizes of a key's entries, in order. `None` if it has no entries.
-    #[must_use]
     pub fn size_names(&self, key: &Key) -> Option<&[String]> {
         self.kernels.get(key).map(ShapeIndex::names)
     }
@@ -176,14 +174,12 @@ impl Profile {
     }
 
     /// The decision list with a row for these sizes, the index of the row, and the layer of the list.
-    #[must_use]
     pub fn decision(&self, key: &Key, sizes: &[u64]) -> Option<(Layer, &DecisionList, usize)> {
         let of_key = self.lists.iter().filter(|(_, list)| list.key == *key);
         of_key.filter_map(|(layer, list)| Some((*layer, list, list.row(sizes)?))).next()
     }
 
     /// What the device can move with data of this traffic, the greatest of all layers.
-    #[must_use]
     pub fn attainable(&self, l2: L2, traffic: u64) -> Option<Attainable> {
         let size = Attainable::size_of(traffic);
         let of_size = self.attainable.iter().filter(|one| (one.l2, one.bytes) == (l2, size));
@@ -191,7 +187,6 @@ impl Profile {
     }
 
     /// Whether the profile has no entries.
-    #[must_use]
     pub fn is_empty(&self) -> bool {
         self.entries.is_empty()
     }
@@ -233,14 +228,12 @@ impl<'a> TunedChoice<'a> {
     }
 
     /// Launch parameters of the kernel; none if no entry matches.
-    #[must_use]
     pub fn parameters(&self) -> &'a [(String, u64)] {
         self.entry.map_or(&[], |entry| &entry.parameters)
     }
 
     /// The launch parameter `name` of the entry. The entry may be for another shape and from an untrusted file, so
     /// check the value like any input.
-    #[must_use]
     pub fn parameter(&self, name: &str) -> Option<u64> {
         value_of(self.parameters(), name)
     }

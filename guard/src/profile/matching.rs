@@ -117,7 +117,6 @@ pub enum MatchKind {
 
 impl Match {
     /// The kind of the match. A [confirmed](DefaultReason::Confirmed) default has the kind of its entry.
-    #[must_use]
     pub const fn kind(self) -> MatchKind {
         match self {
             Self::Default(DefaultReason::Confirmed { kind }) => kind,

@@ -42,7 +42,6 @@ pub enum MergeReason {
 
 impl MergeConflict {
     /// Why [`Self::kept`] is kept.
-    #[must_use]
     pub fn reason(&self) -> MergeReason {
         let Self { kept, dropped } = self;
         let samples = kept.chosen.samples.cmp(&dropped.chosen.samples);

@@ -50,7 +50,6 @@ pub struct MissLog {
 
 impl MissLog {
     /// A log of at most `capacity` shapes.
-    #[must_use]
     pub const fn new(capacity: usize) -> Self {
         Self { capacity, shapes: Mutex::new(Vec::new()), dropped: AtomicU64::new(0) }
     }
@@ -88,13 +87,11 @@ impl MissLog {
     }
 
     /// Number of misses that were not recorded.
-    #[must_use]
     pub fn dropped(&self) -> u64 {
         self.dropped.load(atomic::Ordering::Relaxed)
     }
 
     /// The shapes recorded since the last [`write`](Self::write), by key and sizes.
-    #[must_use]
     pub fn snapshot(&self) -> Vec<MissedShape> {
         self.shapes.lock().clone()
     }
@@ -226,7 +223,6 @@ impl ParsedShapes {
     }
 
     /// The valid shapes as a file's text.
-    #[must_use]
     pub fn to_ron(&self) -> String {
         let row = |MissedShape { key, shape, seen, served }: &MissedShape| {
             let Key { kernel, source: _, variant, dtypes, policy, objective } = key;

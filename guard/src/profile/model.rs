@@ -166,7 +166,6 @@ impl Attainable {
     /// ```
     /// assert_eq!(gridguard::profile::Attainable::size_of(1_887_436_800), 1 << 30);
     /// ```
-    #[must_use]
     pub fn size_of(traffic: u64) -> u64 {
         traffic.checked_ilog2().map_or(0, |power| 1 << power)
     }
@@ -274,7 +273,6 @@ const fn is_zero(number: &u64) -> bool {
 impl Entry {
     /// A problem whose default was measured on the device of the profile, where no candidate beat it. The file has one
     /// short row for it, without times, and a lookup returns no entry.
-    #[must_use]
     pub fn confirmed(key: Key, shape: Named, date: String) -> Self {
         Self {
             key,
@@ -289,7 +287,6 @@ impl Entry {
     }
 
     /// Whether it is [confirmed](Self::confirmed).
-    #[must_use]
     pub fn is_confirmed(&self) -> bool {
         let Self { choice, parameters, launches, chosen, default, found, .. } = self;
         *launches == 0
@@ -301,7 +298,6 @@ impl Entry {
 
     /// Whether its times do not beat the default's by 2 %, so that it can be stored as [confirmed](Self::confirmed).
     /// Never for an objective of latency or memory, where other reasons decide against the default.
-    #[must_use]
     pub fn gains_nothing(&self) -> bool {
         let [chosen, default] =
             [self.chosen, self.default].map(|times| u128::from(times.median_ns));

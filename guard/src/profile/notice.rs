@@ -93,7 +93,6 @@ pub struct LayerNotice {
 impl ProfileNotice {
     /// The effect on the entries that it concerns. Only another major version of the driver degrades
     /// entries.
-    #[must_use]
     pub fn level(&self) -> NoticeLevel {
         match self {
             Self::OtherVersion { component, measured, running, .. }

@@ -40,7 +40,6 @@ impl Error {
     }
 
     /// The error of text that is not a size: a whole number.
-    #[must_use]
     pub fn not_a_size(text: &str) -> Self {
         Self::not_a_problem(format!(
             "`{text}` is not a size: write whole numbers separated by x, such as 32768x4096"

@@ -85,7 +85,6 @@ impl Problem {
     }
 
     /// The error of a kernel that does not exist.
-    #[must_use]
     pub fn unknown_kernel(name: &str) -> Error {
         let known = Self::KERNELS.join(", ");
         let message = format!("unknown kernel `{name}`: the kernels are {known}");

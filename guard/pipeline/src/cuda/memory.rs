@@ -43,7 +43,6 @@ pub struct PipelineScratch {
 
 impl PipelineScratch {
     /// Empty: the first run allocates the memory.
-    #[must_use]
     pub const fn new() -> Self {
         Self { memory: Vec::new() }
     }

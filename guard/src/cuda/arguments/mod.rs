@@ -47,7 +47,6 @@ pub type Args<'a> = KernelArgs<'a, MemoryUses<'a>>;
 
 impl<'a> Args<'a> {
     /// No arguments yet, for launches on `stream`.
-    #[must_use]
     #[inline]
     pub fn new(stream: &'a CudaStream) -> Self {
         Self::ordered_by(stream, Contract::Declared)

@@ -60,7 +60,6 @@ struct Use<'a> {
 
 impl<'a> MemoryUses<'a> {
     /// No uses yet, by work on `stream`.
-    #[must_use]
     pub fn new(stream: &'a CudaStream) -> Self {
         Self::of_launches(stream, Contract::Declared)
     }

@@ -39,7 +39,6 @@ pub struct CompileOptions {
 
 impl CompileOptions {
     /// Plain C++17 for `architecture`.
-    #[must_use]
     pub fn new(name: impl Into<String>, architecture: ComputeCapability) -> Self {
         Self {
             name: name.into(),

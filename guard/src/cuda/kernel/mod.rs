@@ -141,7 +141,6 @@ impl Kernel {
     /// let kernel = load().with_tuning(key, "rows", &[("columns", 4096)]);
     /// ```
     #[cfg(feature = "profile")]
-    #[must_use]
     pub fn with_tuning(
         mut self,
         key: Key,
