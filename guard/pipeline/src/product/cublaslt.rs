@@ -82,83 +82,51 @@ fn load(names: &[&str]) -> Result<(Functions, String), CudaError> {
     find_library(CudaLibrary::CublasLt, names, "cublasLtGetVersion", Functions::resolve)
 }
 
-/// Functions of libcublasLt.
-#[derive(Debug)]
-pub(crate) struct Functions {
-    pub(crate) get_version: unsafe extern "C" fn() -> usize,
-    pub(crate) get_status_name: unsafe extern "C" fn(Status) -> *const c_char,
-    pub(crate) create: unsafe extern "C" fn(*mut Handle) -> Status,
-    pub(crate) destroy: unsafe extern "C" fn(Handle) -> Status,
-    pub(crate) description_create: unsafe extern "C" fn(*mut Handle, c_int, c_int) -> Status,
-    pub(crate) description_set: unsafe extern "C" fn(Handle, c_int, *const c_void, usize) -> Status,
-    pub(crate) description_destroy: unsafe extern "C" fn(Handle) -> Status,
-    pub(crate) layout_create: unsafe extern "C" fn(*mut Handle, c_int, u64, u64, i64) -> Status,
-    pub(crate) layout_destroy: unsafe extern "C" fn(Handle) -> Status,
-    pub(crate) preference_create: unsafe extern "C" fn(*mut Handle) -> Status,
-    pub(crate) preference_set: unsafe extern "C" fn(Handle, c_int, *const c_void, usize) -> Status,
-    pub(crate) preference_destroy: unsafe extern "C" fn(Handle) -> Status,
-    pub(crate) heuristic: unsafe extern "C" fn(
-        Handle,
-        Handle,
-        Handle,
-        Handle,
-        Handle,
-        Handle,
-        Handle,
-        c_int,
-        *mut HeuristicResult,
-        *mut c_int,
-    ) -> Status,
-    pub(crate) matmul: unsafe extern "C" fn(
-        Handle,
-        Handle,
-        *const c_void,
-        *const c_void,
-        Handle,
-        *const c_void,
-        Handle,
-        *const c_void,
-        *const c_void,
-        Handle,
-        *mut c_void,
-        Handle,
-        *const [u64; 8],
-        *mut c_void,
-        usize,
-        Handle,
-    ) -> Status,
-    /// Keeps the functions above loaded.
-    _library: Library,
+/// Declares the table of functions with what resolves it.
+macro_rules! functions {
+    ($($name:ident = $symbol:literal: fn($($arg:ty),*) -> $ret:ty;)*) => {
+        /// Functions of libcublasLt.
+        #[derive(Debug)]
+        pub(crate) struct Functions {
+            $(pub(crate) $name: unsafe extern "C" fn($($arg),*) -> $ret,)*
+            /// Keeps the functions above loaded.
+            _library: Library,
+        }
+
+        impl Functions {
+            /// The functions of `library`, or the first that it lacks.
+            fn resolve(library: Library) -> Result<Self, &'static str> {
+                // SAFETY: NVIDIA's header declares the signature of each field for its symbol, and the table keeps the
+                // library open for as long as the functions.
+                unsafe {
+                    $(let $name = *library.get($symbol.as_bytes()).map_err(|_| $symbol)?;)*
+                    Ok(Self { $($name,)* _library: library })
+                }
+            }
+        }
+    };
 }
 
-impl Functions {
-    /// The functions of `library`, or the first that it lacks.
-    fn resolve(library: Library) -> Result<Self, &'static str> {
-        Ok(Self {
-            get_version: symbol(&library, "cublasLtGetVersion")?,
-            get_status_name: symbol(&library, "cublasLtGetStatusName")?,
-            create: symbol(&library, "cublasLtCreate")?,
-            destroy: symbol(&library, "cublasLtDestroy")?,
-            description_create: symbol(&library, "cublasLtMatmulDescCreate")?,
-            description_set: symbol(&library, "cublasLtMatmulDescSetAttribute")?,
-            description_destroy: symbol(&library, "cublasLtMatmulDescDestroy")?,
-            layout_create: symbol(&library, "cublasLtMatrixLayoutCreate")?,
-            layout_destroy: symbol(&library, "cublasLtMatrixLayoutDestroy")?,
-            preference_create: symbol(&library, "cublasLtMatmulPreferenceCreate")?,
-            preference_set: symbol(&library, "cublasLtMatmulPreferenceSetAttribute")?,
-            preference_destroy: symbol(&library, "cublasLtMatmulPreferenceDestroy")?,
-            heuristic: symbol(&library, "cublasLtMatmulAlgoGetHeuristic")?,
-            matmul: symbol(&library, "cublasLtMatmul")?,
-            _library: library,
-        })
-    }
-}
-
-/// The function at `symbol`.
-fn symbol<F: Copy>(library: &Library, symbol: &'static str) -> Result<F, &'static str> {
-    // SAFETY: `Functions::resolve` alone calls this. NVIDIA's header declares the signature of each field for its
-    // symbol, and the table keeps the library open for as long as the functions.
-    unsafe { library.get::<F>(symbol.as_bytes()) }.map(|found| *found).map_err(|_| symbol)
+functions! {
+    get_version = "cublasLtGetVersion": fn() -> usize;
+    get_status_name = "cublasLtGetStatusName": fn(Status) -> *const c_char;
+    create = "cublasLtCreate": fn(*mut Handle) -> Status;
+    destroy = "cublasLtDestroy": fn(Handle) -> Status;
+    description_create = "cublasLtMatmulDescCreate": fn(*mut Handle, c_int, c_int) -> Status;
+    description_set = "cublasLtMatmulDescSetAttribute": fn(Handle, c_int, *const c_void, usize) -> Status;
+    description_destroy = "cublasLtMatmulDescDestroy": fn(Handle) -> Status;
+    layout_create = "cublasLtMatrixLayoutCreate": fn(*mut Handle, c_int, u64, u64, i64) -> Status;
+    layout_destroy = "cublasLtMatrixLayoutDestroy": fn(Handle) -> Status;
+    preference_create = "cublasLtMatmulPreferenceCreate": fn(*mut Handle) -> Status;
+    preference_set = "cublasLtMatmulPreferenceSetAttribute": fn(Handle, c_int, *const c_void, usize) -> Status;
+    preference_destroy = "cublasLtMatmulPreferenceDestroy": fn(Handle) -> Status;
+    heuristic = "cublasLtMatmulAlgoGetHeuristic": fn(
+        Handle, Handle, Handle, Handle, Handle, Handle, Handle, c_int, *mut HeuristicResult, *mut c_int
+    ) -> Status;
+    matmul = "cublasLtMatmul": fn(
+        Handle, Handle, *const c_void, *const c_void, Handle, *const c_void, Handle, *const c_void, *const c_void,
+        Handle, *mut c_void, Handle, *const [u64; 8], *mut c_void, usize, Handle
+    ) -> Status;
 }
 
 /// `cublasLtMatmulHeuristicResult_t`: an opaque algorithm, and its workspace.
