@@ -8,7 +8,7 @@ use gridguard_test_support::allocator::allocations_of;
 use gridguard_test_support::fake_driver::{Driver, launches, with_driver, with_each, with_fake};
 
 use crate::kernels::{
-    context, guard, iota, items_along, kernel, poisoned, read, with_guard, with_kernel,
+    context, guard, iota, items_along, kernel, poisoned, read, with_guard, with_kernel, with_stream,
 };
 use crate::optional_features::{launch_idle, small};
 
@@ -168,9 +168,8 @@ fn the_range_of_priorities_begins_with_the_highest() {
 
 #[test]
 fn a_launch_with_attributes_allocates_nothing() {
-    with_guard(&[], |guard| {
+    with_stream(&[], |guard, stream| {
         let kernel = dependent(&guard, "idle");
-        let stream = context(&guard).default_stream();
         let batch = BatchAxis::new(Axis::X, 8);
         let request = small().priority(-2).dependent();
         let plan = Plan::new(&request, Some(&batch), kernel.limits(), Choice::at_most(4));

@@ -6,15 +6,14 @@ use gridguard::{Axis, Guard};
 use gridguard_test_support::fake_driver::{launches, with_fake};
 
 use crate::kernels::{
-    context, function, guard, iota, kernel, launch_iota, plan_along, poisoned, read, with_guard,
-    with_kernel,
+    context, function, guard, iota, kernel, launch_iota, plan_along, poisoned, read, with_kernel,
+    with_stream,
 };
 
 #[test]
 fn a_plan_made_for_another_kernel_is_refused() {
-    with_guard(&[], |guard| {
+    with_stream(&[], |guard, stream| {
         let (kernel, other) = (kernel(&guard, "fake_iota_y"), kernel(&guard, "idle"));
-        let stream = context(&guard).default_stream();
         let mut out = poisoned(&stream, 8);
         let plan = plan_along(&other, Axis::Y, 8);
         let error = launch_iota(&guard, &kernel, &plan, &stream, &mut out)
@@ -44,9 +43,8 @@ fn a_stream_of_another_device_or_of_another_context_of_the_same_one_is_refused()
 
 #[test]
 fn a_kernel_that_cudarc_loaded_has_no_declared_signature() {
-    with_guard(&[], |guard| {
+    with_stream(&[], |guard, stream| {
         let function = function(context(&guard), "fake_iota_y");
-        let stream = context(&guard).default_stream();
         let kernel = guard.builder(&stream, &function).kernel().expect("known");
         let plan = plan_along(&kernel, Axis::Y, 8);
         let mut out = poisoned(&stream, 8);

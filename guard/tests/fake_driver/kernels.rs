@@ -93,6 +93,15 @@ pub(crate) fn with_guard<B: FnOnce(Guard)>(settings: &[(&str, &str)], body: B) {
     in_process_of::<B>(Driver::Whole, settings, || body(guard()));
 }
 
+/// The same with the default stream of that device.
+pub(crate) fn with_stream<B: FnOnce(Guard, Arc<CudaStream>)>(settings: &[(&str, &str)], body: B) {
+    in_process_of::<B>(Driver::Whole, settings, || {
+        let guard = guard();
+        let stream = context(&guard).default_stream();
+        body(guard, stream);
+    });
+}
+
 /// The same with what [`loaded`] returns.
 pub(crate) fn with_kernel<B>(settings: &[(&str, &str)], name: &str, body: B)
 where

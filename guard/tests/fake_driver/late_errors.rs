@@ -11,8 +11,8 @@ use gridguard::{Axis, Choice, Dim3, Guard, LaunchRequest, Plan, RawArgs};
 use gridguard_test_support::allocator::allocations_of;
 
 use crate::kernels::{
-    PTX, config, context, function, kernel, launch_iota, plan_along, poisoned, raw, with_guard,
-    with_kernel,
+    PTX, config, context, function, kernel, launch_iota, plan_along, poisoned, raw, with_kernel,
+    with_stream,
 };
 
 /// Which launch is at fault: the fake driver accepts it, and every call after it fails.
@@ -49,9 +49,8 @@ pub(crate) fn suspects(error: &DriverError) -> Vec<(&str, u64)> {
 
 #[test]
 fn the_suspects_of_a_fault_that_surfaces_at_a_chunk_are_the_launches_before_it() {
-    with_guard(&[(FAULT, "3")], |guard| {
+    with_stream(&[(FAULT, "3")], |guard, stream| {
         let (idler, kernel) = (kernel(&guard, "idle"), kernel(&guard, "fake_iota_y"));
-        let stream = context(&guard).default_stream();
         let mut out = poisoned(&stream, 131_071);
         let plan = plan_along(&kernel, Axis::Y, 131_071);
         idle(&guard, &idler, &stream).expect("no fault of its own");

@@ -14,7 +14,7 @@ use gridguard::{
 use gridguard_test_support::allocator::allocations_of;
 use gridguard_test_support::fake_driver::{Driver, launches, with_driver, with_fake};
 
-use crate::kernels::{context, guard, poisoned, with_guard};
+use crate::kernels::{context, guard, poisoned, with_guard, with_stream};
 
 /// `fill` can be launched in parts; `waits` belongs to one launch.
 const PTX: &str = "\
@@ -119,9 +119,8 @@ fn shifted(grid: [u32; 3], first: [u32; 3], size: [u32; 3]) -> Logged {
 
 #[test]
 fn plans_for_limits_that_the_caller_made_are_refused() {
-    with_guard(&[], |guard| {
+    with_stream(&[], |guard, stream| {
         let kernel = load(&guard, "fill", &FILL);
-        let stream = context(&guard).default_stream();
         let out = poisoned(&stream, 8);
         let known = kernel.limits();
         let forms = known.form_limits().expect("a rewritten kernel");
@@ -165,9 +164,8 @@ fn a_legal_launch_is_that_of_the_original_entry() {
 
 #[test]
 fn a_launch_of_76_800_blocks_on_y_is_folded_into_one() {
-    with_guard(&[], |guard| {
+    with_stream(&[], |guard, stream| {
         let kernel = load(&guard, "fill", &FILL);
-        let stream = context(&guard).default_stream();
         let out = poisoned(&stream, 8);
         let mut args = Args::new(&stream);
         args.read(&out).value(7_u32);
@@ -212,9 +210,8 @@ fn parts_of_a_grid_begin_where_the_one_before_ended_on_every_axis() {
 
 #[test]
 fn arguments_that_follow_items_have_the_whole_batch_in_every_part() {
-    with_guard(&[], |guard| {
+    with_stream(&[], |guard, stream| {
         let kernel = load(&guard, "fill", &FILL);
-        let stream = context(&guard).default_stream();
         let launch = |out: &mut CudaSlice<u64>, grid, choice| {
             let batch = BatchAxis::new(Axis::Y, 70_000);
             let mut args = Args::new(&stream);
@@ -243,9 +240,8 @@ fn arguments_that_follow_items_have_the_whole_batch_in_every_part() {
 
 #[test]
 fn what_belongs_to_one_launch_is_refused_with_the_reason_and_its_legal_launches_run() {
-    with_guard(&[], |guard| {
+    with_stream(&[], |guard, stream| {
         let kernel = load(&guard, "waits", &[Parameter::Memory]);
-        let stream = context(&guard).default_stream();
         let out = poisoned(&stream, 8);
         let launch = |request: LaunchRequest, batch: Option<BatchAxis>| {
             let mut args = Args::new(&stream);
@@ -281,9 +277,8 @@ fn what_belongs_to_one_launch_is_refused_with_the_reason_and_its_legal_launches_
 
 #[test]
 fn a_kernel_without_parameters_is_folded() {
-    with_guard(&[], |guard| {
+    with_stream(&[], |guard, stream| {
         let kernel = load(&guard, "alone", &[]);
-        let stream = context(&guard).default_stream();
         let request = request([1, 1, 65_536]);
         assert_eq!(guard.launch(&kernel, &request, Args::new(&stream)), Ok(1));
         assert!(launches()[0].starts_with("alone__gridguard_folded grid=65536,1,1 "));

@@ -5,8 +5,8 @@ use gridguard::{Axis, Choice, Plan, Strategy};
 use gridguard_test_support::fake_driver::{Driver, launches, with_driver};
 
 use crate::kernels::{
-    context, guard, iota, items_along, kernel, launch_iota, plan_along, poisoned, read, with_guard,
-    with_kernel,
+    context, guard, iota, items_along, kernel, launch_iota, plan_along, poisoned, read,
+    with_kernel, with_stream,
 };
 
 /// The kernel `fake_iota_y`, whose chunks may overlap.
@@ -20,9 +20,8 @@ fn overlapping(guard: &gridguard::Guard) -> gridguard::cuda::Kernel {
 
 #[test]
 fn chunks_overlap_those_before_them_where_the_kernel_allows_it() {
-    with_guard(&[], |guard| {
+    with_stream(&[], |guard, stream| {
         let kernel = overlapping(&guard);
-        let stream = context(&guard).default_stream();
         let mut out = poisoned(&stream, 131_071);
         let plan = plan_along(&kernel, Axis::Y, 131_071);
         assert_eq!(launch_iota(&guard, &kernel, &plan, &stream, &mut out), Ok(3));

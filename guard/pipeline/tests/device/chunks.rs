@@ -6,17 +6,17 @@ use core::ops::ControlFlow;
 use cudarc::driver::sys::CUstreamCaptureMode;
 use gridguard::{Axis, DeviceLimits, Guard};
 use gridguard_pipeline::{Budget, DeviceMemory, ErrorKind, Pipeline, Progress};
-use gridguard_test_support::fake_driver::{launches, with_fake};
+use gridguard_test_support::fake_driver::launches;
 
 use crate::kernels::{
-    POISON, assert_ordered, context, guard, iota, items_along, kernel, poisoned, read,
+    POISON, assert_ordered, context, iota, items_along, kernel, poisoned, read, with_guard,
+    with_stream,
 };
 use crate::spilling::{ITEMS, launched_arguments, spilling, streams};
 
 #[test]
 fn every_chunk_goes_through_all_stages_in_order() {
-    with_fake(&[], || {
-        let guard = guard();
+    with_guard(&[], |guard| {
         for (at_most, chunks) in [(100, 1), (50, 2), (33, 4), (1, 100)] {
             let mut spilling = spilling(&guard, false, |_| Ok(()));
             let budget = Budget::bytes(guard.free_memory().expect("known").0).at_most(at_most);
@@ -36,10 +36,8 @@ fn every_chunk_goes_through_all_stages_in_order() {
 
 #[test]
 fn a_kernel_gets_the_chunk_of_the_callers_memory_and_scratch_of_its_own() {
-    with_fake(&[], || {
-        let guard = guard();
+    with_stream(&[], |guard, stream| {
         let kernel = kernel(&guard, "fake_spill_y");
-        let stream = context(&guard).default_stream();
         let mut builder = Pipeline::builder(10);
         let (out, t) = (builder.output::<u64>("out", 1), builder.scratch::<u64>("t", 1));
         let (request, batch) = items_along(Axis::Y, 10);
@@ -63,8 +61,7 @@ fn a_kernel_gets_the_chunk_of_the_callers_memory_and_scratch_of_its_own() {
 
 #[test]
 fn chunks_in_flight_are_ordered_after_earlier_work_and_before_later_work() {
-    with_fake(&[], || {
-        let guard = guard();
+    with_guard(&[], |guard| {
         let kernel = kernel(&guard, "look");
         let stream = context(&guard).new_stream().expect("a stream");
         let more = streams(&guard, 2);
@@ -93,8 +90,7 @@ fn chunks_in_flight_are_ordered_after_earlier_work_and_before_later_work() {
 #[test]
 fn a_launch_that_fails_is_named_with_stage_chunk_and_items_done() {
     let settings = [("GRIDGUARD_FAKE_FAIL_LAUNCH", "3"), ("GRIDGUARD_FAKE_FAIL_CODE", "2")];
-    with_fake(&settings, || {
-        let guard = guard();
+    with_guard(&settings, |guard| {
         let budget = Budget::UNLIMITED.at_most(10);
         let (run, written) = spilling(&guard, false, |_| Ok(())).run(&guard, budget, &[]);
         let error = run.expect_err("the fourth launch");
@@ -114,8 +110,7 @@ fn a_launch_that_fails_is_named_with_stage_chunk_and_items_done() {
 
 #[test]
 fn a_stream_that_is_being_captured_is_refused() {
-    with_fake(&[], || {
-        let guard = guard();
+    with_guard(&[], |guard| {
         // SAFETY: everything happens on one stream, in order.
         unsafe { context(&guard).disable_event_tracking() };
         let stream = context(&guard).new_stream().expect("a stream");
@@ -134,9 +129,7 @@ fn a_stream_that_is_being_captured_is_refused() {
 
 #[test]
 fn a_monitored_run_reports_what_has_run_and_can_be_cancelled() {
-    with_fake(&[], || {
-        let guard = guard();
-        let stream = context(&guard).default_stream();
+    with_stream(&[], |guard, stream| {
         let mut spilling = spilling(&guard, false, |_| Ok(()));
         let budget = Budget::UNLIMITED.at_most(10).in_flight(2);
         let plan = spilling.pipeline.plan(&budget).expect("it fits");
@@ -163,9 +156,7 @@ fn a_monitored_run_reports_what_has_run_and_can_be_cancelled() {
 
 #[test]
 fn a_fault_that_surfaces_while_a_monitored_run_waits_is_reported() {
-    with_fake(&[("GRIDGUARD_FAKE_FAULT_LAUNCH", "1")], || {
-        let guard = guard();
-        let stream = context(&guard).default_stream();
+    with_stream(&[("GRIDGUARD_FAKE_FAULT_LAUNCH", "1")], |guard, stream| {
         let look = kernel(&guard, "look");
         let mut builder = Pipeline::builder(ITEMS);
         let x = builder.in_place::<u64>("x", 1);
@@ -188,8 +179,7 @@ fn a_fault_that_surfaces_while_a_monitored_run_waits_is_reported() {
 
 #[test]
 fn a_budget_is_a_share_of_what_is_free() {
-    with_fake(&[("GRIDGUARD_FAKE_FREE_0", "100000")], || {
-        let guard = guard();
+    with_guard(&[("GRIDGUARD_FAKE_FREE_0", "100000")], |guard| {
         assert_eq!(Budget::of_free_memory(&guard, 40), Ok(Budget::bytes(40_000)));
         let host = Guard::host(DeviceLimits::any_device());
         assert!(Budget::of_free_memory(&host, 40).is_err());

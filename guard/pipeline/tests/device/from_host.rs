@@ -10,8 +10,11 @@ use gridguard_pipeline::{
 };
 use gridguard_test_support::fake_driver::{with_fake, work};
 
-use crate::kernels::{POISON, assert_ordered, context, guard, iota, items_along, kernel, poisoned};
-use crate::spilling::{ITEMS, copy, pinned, streams};
+use crate::kernels::{
+    POISON, assert_ordered, context, guard, iota, items_along, kernel, poisoned, with_guard,
+    with_stream,
+};
+use crate::spilling::{ITEMS, copy, pinned, streams, with_new_stream};
 
 /// Writes the number of each item to `number`, and copies `x` to `copied`.
 struct Copying<'a> {
@@ -68,9 +71,7 @@ pub(crate) fn run(
 
 #[test]
 fn chunks_of_host_memory_are_copied_in_and_out() {
-    with_fake(&[], || {
-        let guard = guard();
-        let stream = context(&guard).default_stream();
+    with_stream(&[], |guard, stream| {
         let more = streams(&guard, 2);
         for (at_most, in_flight) in [(100, 1), (33, 1), (20, 2), (7, 3), (1, 3)] {
             let budget = Budget::UNLIMITED.at_most(at_most).in_flight(in_flight);
@@ -82,8 +83,7 @@ fn chunks_of_host_memory_are_copied_in_and_out() {
 
 #[test]
 fn the_plan_counts_the_memory_for_copies() {
-    with_fake(&[], || {
-        let guard = guard();
+    with_guard(&[], |guard| {
         let pipeline = copying(&guard).pipeline;
         let plan = pipeline.plan(&Budget::UNLIMITED.at_most(64).in_flight(2)).expect("it fits");
         // Chunks of 50 items. Two buffers of 8 bytes an item are live at a time.
@@ -108,9 +108,7 @@ fn work_by_stream() -> BTreeMap<u32, Vec<String>> {
 
 #[test]
 fn each_stream_copies_in_computes_and_copies_out_in_order() {
-    with_fake(&[("GRIDGUARD_FAKE_LOG_WORK", "1")], || {
-        let guard = guard();
-        let stream = context(&guard).new_stream().expect("a stream");
+    with_new_stream(&[("GRIDGUARD_FAKE_LOG_WORK", "1")], |guard, stream| {
         let more = streams(&guard, 1);
         let before = work().len();
         run(&guard, Budget::UNLIMITED.at_most(25).in_flight(2), &stream, &more, None);
@@ -147,8 +145,7 @@ fn each_stream_copies_in_computes_and_copies_out_in_order() {
 
 #[test]
 fn memory_that_is_changed_in_place_is_copied_both_ways_around_all_its_uses() {
-    with_fake(&[("GRIDGUARD_FAKE_LOG_WORK", "1")], || {
-        let guard = guard();
+    with_guard(&[("GRIDGUARD_FAKE_LOG_WORK", "1")], |guard| {
         let mut builder = Pipeline::builder(ITEMS);
         let x = builder.in_place::<u64>("x", 1);
         builder.in_host_memory(x);
@@ -182,8 +179,7 @@ fn memory_that_is_changed_in_place_is_copied_both_ways_around_all_its_uses() {
 
 #[test]
 fn host_memory_is_freed_after_the_run_that_uses_it() {
-    with_fake(&[], || {
-        let guard = guard();
+    with_guard(&[], |guard| {
         let more = streams(&guard, 1);
         let stream = context(&guard).new_stream().expect("a stream");
         let mut copying = copying(&guard);
@@ -241,9 +237,7 @@ fn host_memory_for_a_device_buffer_is_refused_and_the_other_way_round() {
 #[test]
 fn a_run_in_smaller_chunks_copies_the_rest() {
     // A chunk of 100 items takes 1,800 bytes, of 50 less than 1,100, of 25 less than 700.
-    with_fake(&[("GRIDGUARD_FAKE_ALLOC_LIMIT", "1000")], || {
-        let guard = guard();
-        let stream = context(&guard).default_stream();
+    with_stream(&[("GRIDGUARD_FAKE_ALLOC_LIMIT", "1000")], |guard, stream| {
         let done = run(&guard, Budget::UNLIMITED, &stream, &[], None);
         assert_eq!((&done.tried[..], done.chunks), (&[100, 50, 25][..], 4));
         assert_ordered();

@@ -5,14 +5,12 @@ use gridguard::{Chunk, Guard};
 use gridguard_pipeline::{Budget, DeviceMemory, Error, ErrorKind, Pipeline, Progress};
 use gridguard_test_support::fake_driver::{launches, unloads, with_fake, work};
 
-use crate::kernels::{POISON, assert_ordered, context, guard, iota, poisoned, read};
-use crate::spilling::{ITEMS, Spilling, pinned, spilling, stream};
+use crate::kernels::{POISON, assert_ordered, context, guard, iota, poisoned, read, with_guard};
+use crate::spilling::{ITEMS, Spilling, pinned, spilling, stream, with_new_stream};
 
 #[test]
 fn stages_are_called_for_the_capture_and_each_run_launches_the_graph() {
-    with_fake(&[], || {
-        let guard = guard();
-        let stream = stream(&guard);
+    with_new_stream(&[], |guard, stream| {
         let mut memory = poisoned(&stream, ITEMS);
         let mut calls = 0;
         let mut numbers = spilling(&guard, false, |_| {
@@ -37,9 +35,7 @@ fn stages_are_called_for_the_capture_and_each_run_launches_the_graph() {
 
 #[test]
 fn another_graph_and_ordinary_runs_of_a_pipeline_alternate() {
-    with_fake(&[], || {
-        let guard = guard();
-        let stream = stream(&guard);
+    with_new_stream(&[], |guard, stream| {
         let (mut memory, mut other) = (poisoned(&stream, ITEMS), poisoned(&stream, ITEMS));
         let mut calls = 0;
         let mut numbers = spilling(&guard, false, |_| {
@@ -64,9 +60,7 @@ fn another_graph_and_ordinary_runs_of_a_pipeline_alternate() {
 
 #[test]
 fn chunks_of_host_memory_are_copied_by_the_graph() {
-    with_fake(&[("GRIDGUARD_FAKE_LOG_WORK", "1")], || {
-        let guard = guard();
-        let stream = stream(&guard);
+    with_new_stream(&[("GRIDGUARD_FAKE_LOG_WORK", "1")], |guard, stream| {
         let Spilling { mut pipeline, out } = spilling(&guard, true, |_| Ok(()));
         let plan = pipeline.plan(&Budget::UNLIMITED.at_most(50).in_flight(2)).expect("it fits");
         let (plan, mut memory) = (plan.as_graph(), pinned(&guard, &[POISON; 100]));
@@ -92,8 +86,7 @@ fn chunks_of_host_memory_are_copied_by_the_graph() {
 
 #[test]
 fn launches_on_several_streams_and_uses_between_them_are_ordered() {
-    with_fake(&[], || {
-        let guard = guard();
+    with_guard(&[], |guard| {
         let (one, other) = (stream(&guard), stream(&guard));
         let mut memory = poisoned(&one, ITEMS);
         let mut numbers = spilling(&guard, false, |_| Ok(()));
@@ -144,9 +137,7 @@ fn other_memory_than_that_of_the_capture_is_refused() {
 
 #[test]
 fn a_call_that_is_not_declared_for_graphs_and_a_monitor_are_refused() {
-    with_fake(&[], || {
-        let guard = guard();
-        let stream = stream(&guard);
+    with_new_stream(&[], |guard, stream| {
         let mut builder = Pipeline::builder(ITEMS);
         let out = builder.output::<u64>("out", 1);
         builder.call("library", |_, _, _| panic!("it is not called")).write(out);
@@ -169,9 +160,7 @@ fn a_call_that_is_not_declared_for_graphs_and_a_monitor_are_refused() {
 
 #[test]
 fn a_capture_that_fails_leaves_streams_and_memory_usable() {
-    with_fake(&[], || {
-        let guard = guard();
-        let stream = stream(&guard);
+    with_new_stream(&[], |guard, stream| {
         let mut memory = poisoned(&stream, ITEMS);
         let mut has_failed = false;
         let out_of_memory = |chunk: &Chunk| match chunk.index {
@@ -203,9 +192,7 @@ fn a_capture_that_fails_leaves_streams_and_memory_usable() {
 #[test]
 fn scratch_that_does_not_fit_is_halved_before_the_capture() {
     // The output's 800 bytes, beside 16 bytes and less than 1,000 bytes of places.
-    with_fake(&[("GRIDGUARD_FAKE_ALLOC_LIMIT", "1700")], || {
-        let guard = guard();
-        let stream = stream(&guard);
+    with_new_stream(&[("GRIDGUARD_FAKE_ALLOC_LIMIT", "1700")], |guard, stream| {
         let mut memory = poisoned(&stream, ITEMS);
         let mut numbers = spilling(&guard, false, |_| Ok(()));
         let plan = numbers.pipeline.plan(&Budget::UNLIMITED).expect("it fits").as_graph();
@@ -221,9 +208,7 @@ fn scratch_that_does_not_fit_is_halved_before_the_capture() {
 fn a_graph_that_the_driver_refuses_is_an_error_and_can_be_tried_again() {
     // The four launches of the capture count too.
     let settings = [("GRIDGUARD_FAKE_FAIL_LAUNCH", "4"), ("GRIDGUARD_FAKE_FAIL_CODE", "2")];
-    with_fake(&settings, || {
-        let guard = guard();
-        let stream = stream(&guard);
+    with_new_stream(&settings, |guard, stream| {
         let mut memory = poisoned(&stream, ITEMS);
         let mut numbers = spilling(&guard, false, |_| Ok(()));
         let plan = numbers.graph();
@@ -237,9 +222,7 @@ fn a_graph_that_the_driver_refuses_is_an_error_and_can_be_tried_again() {
 
 #[test]
 fn a_pipeline_without_items_is_an_empty_graph() {
-    with_fake(&[], || {
-        let guard = guard();
-        let stream = stream(&guard);
+    with_new_stream(&[], |guard, stream| {
         let mut builder = Pipeline::builder(0);
         let sum = builder.accumulator::<u64>("sum", 1);
         // SAFETY: it submits nothing.

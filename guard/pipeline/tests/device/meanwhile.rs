@@ -14,7 +14,7 @@ use gridguard_pipeline::{
 use gridguard_test_support::fake_driver::with_fake;
 
 use crate::kernels::{
-    assert_nothing_is_captured, assert_ordered, guard, items_along, kernel, poisoned,
+    assert_nothing_is_captured, assert_ordered, guard, items_along, kernel, poisoned, with_guard,
 };
 use crate::spilling::stream;
 
@@ -134,8 +134,7 @@ fn failed(
 
 #[test]
 fn a_stage_that_fails_after_it_began_a_capture_is_waited_for_too() {
-    with_fake(&[], || {
-        let guard = guard();
+    with_guard(&[], |guard| {
         let error = failed(&stream(&guard), &guard, None, |stream, _| {
             stream.begin_capture(RELAXED).expect("it is idle");
             Err("no library".into())
@@ -171,8 +170,7 @@ fn a_monitor_that_begins_a_capture_ends_the_run() {
 
 #[test]
 fn a_pipeline_whose_kernel_another_thread_captured_ends() {
-    with_fake(&[("GRIDGUARD_FAKE_CAPTURE_BEFORE", "1")], || {
-        let guard = guard();
+    with_guard(&[("GRIDGUARD_FAKE_CAPTURE_BEFORE", "1")], |guard| {
         assert_captured(&failed(&stream(&guard), &guard, None, |_, _| Ok(())));
     });
 }
@@ -185,8 +183,7 @@ fn the_payload_of_a_stage_s_panic_may_panic_when_it_is_dropped() {
             panic!("again");
         }
     }
-    with_fake(&[], || {
-        let guard = guard();
+    with_guard(&[], |guard| {
         let error = failed(&stream(&guard), &guard, None, |_, _| std::panic::panic_any(Panics));
         assert!(error.to_string().ends_with("it panicked: no message"), "{error}");
     });

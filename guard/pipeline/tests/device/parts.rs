@@ -2,9 +2,8 @@
 
 use gridguard::Axis;
 use gridguard_pipeline::{Budget, DeviceMemory, ErrorKind, Pipeline};
-use gridguard_test_support::fake_driver::with_fake;
 
-use crate::kernels::{context, guard, items_along, kernel, poisoned};
+use crate::kernels::{items_along, kernel, poisoned, with_guard, with_stream};
 use crate::spilling::launched_arguments;
 
 const ITEMS: u64 = 10;
@@ -13,9 +12,7 @@ const WIDTH: u64 = 6;
 
 #[test]
 fn parts_of_a_buffer_follow_the_chunk_with_their_offsets() {
-    with_fake(&[], || {
-        let guard = guard();
-        let stream = context(&guard).default_stream();
+    with_stream(&[], |guard, stream| {
         let mut builder = Pipeline::builder(ITEMS);
         let x = builder.input::<u64>("x", WIDTH);
         let t = builder.scratch::<u64>("t", WIDTH);
@@ -51,8 +48,7 @@ fn parts_of_a_buffer_follow_the_chunk_with_their_offsets() {
 
 #[test]
 fn parts_past_the_end_and_of_written_buffers_are_refused_when_the_pipeline_is_built() {
-    with_fake(&[], || {
-        let guard = guard();
+    with_guard(&[], |guard| {
         let kernel = kernel(&guard, "parts");
         let refused = |first: u64, also_written: bool| {
             let mut builder = Pipeline::builder(ITEMS);
@@ -84,9 +80,7 @@ fn parts_past_the_end_and_of_written_buffers_are_refused_when_the_pipeline_is_bu
 
 #[test]
 fn a_part_that_is_not_aligned_as_its_kernel_requires_fails_before_anything_runs() {
-    with_fake(&[], || {
-        let guard = guard();
-        let stream = context(&guard).default_stream();
+    with_stream(&[], |guard, stream| {
         let mut builder = Pipeline::builder(ITEMS);
         // 256 bytes an item.
         let x = builder.input::<u64>("x", 32);

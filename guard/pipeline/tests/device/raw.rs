@@ -8,10 +8,12 @@ use cudarc::driver::{CudaSlice, CudaStream, DevicePtr};
 use gridguard::cuda::capture_launches;
 use gridguard::{Axis, Guard};
 use gridguard_pipeline::{Budget, Buffer, DeviceMemory, ErrorKind, Pipeline};
-use gridguard_test_support::fake_driver::{launches, races, with_fake, work};
+use gridguard_test_support::fake_driver::{launches, races, work};
 
-use crate::kernels::{POISON, context, guard, iota, items_along, kernel, poisoned, read};
-use crate::spilling::{ITEMS, streams};
+use crate::kernels::{
+    POISON, context, iota, items_along, kernel, poisoned, read, with_guard, with_stream,
+};
+use crate::spilling::{ITEMS, streams, with_new_stream};
 
 const BYTES: u64 = 8 * ITEMS;
 const LOGGED: &[(&str, &str)] = &[("GRIDGUARD_FAKE_LOG_WORK", "1")];
@@ -37,9 +39,7 @@ fn allocations() -> usize {
 
 #[test]
 fn memory_and_scratch_by_address_are_used_and_nothing_is_allocated() {
-    with_fake(LOGGED, || {
-        let guard = guard();
-        let stream = context(&guard).new_stream().expect("a stream");
+    with_new_stream(LOGGED, |guard, stream| {
         let more = streams(&guard, 1);
         let (mut pipeline, y) = numbering(&guard);
         for (at_most, in_flight) in [(100, 1), (30, 1), (20, 2)] {
@@ -66,9 +66,7 @@ fn memory_and_scratch_by_address_are_used_and_nothing_is_allocated() {
 
 #[test]
 fn scratch_that_is_too_small_is_not_used() {
-    with_fake(LOGGED, || {
-        let guard = guard();
-        let stream = context(&guard).default_stream();
+    with_stream(LOGGED, |guard, stream| {
         let (mut pipeline, y) = numbering(&guard);
         let plan = pipeline.plan(&Budget::UNLIMITED).expect("it fits");
         let (mut out, scratch) = (poisoned(&stream, ITEMS), poisoned(&stream, ITEMS));
@@ -84,9 +82,7 @@ fn scratch_that_is_too_small_is_not_used() {
 
 #[test]
 fn memory_of_another_length_is_refused() {
-    with_fake(&[], || {
-        let guard = guard();
-        let stream = context(&guard).default_stream();
+    with_stream(&[], |guard, stream| {
         let (mut pipeline, y) = numbering(&guard);
         let plan = pipeline.plan(&Budget::UNLIMITED).expect("it fits");
         let out = poisoned(&stream, ITEMS);
@@ -102,8 +98,7 @@ fn memory_of_another_length_is_refused() {
 
 #[test]
 fn a_stream_that_is_being_captured_is_refused_but_where_the_caller_vouches_for_the_graph() {
-    with_fake(&[], || {
-        let guard = guard();
+    with_guard(&[], |guard| {
         // SAFETY: everything happens on one stream, in order.
         unsafe { context(&guard).disable_event_tracking() };
         let stream = context(&guard).new_stream().expect("a stream");

@@ -9,7 +9,7 @@ use gridguard_pipeline::{
 };
 use gridguard_test_support::fake_driver::{launches, with_fake};
 
-use crate::kernels::{context, guard, items_along, kernel, poisoned};
+use crate::kernels::{context, guard, items_along, kernel, poisoned, with_stream};
 use crate::spilling::{ITEMS, spilling, streams};
 
 #[track_caller]
@@ -19,10 +19,8 @@ fn assert_text(ran: Result<PipelineRun, Error>, text: &str) {
 
 #[test]
 fn arguments_that_do_not_fit_are_refused_with_their_stage_before_any_launch() {
-    with_fake(&[], || {
-        let guard = guard();
+    with_stream(&[], |guard, stream| {
         let (iota, idle) = (kernel(&guard, "fake_iota_y"), kernel(&guard, "idle"));
-        let stream = context(&guard).default_stream();
         let mut builder = Pipeline::builder(ITEMS);
         let y = builder.output::<u64>("y", 1);
         let (request, batch) = items_along(Axis::Y, ITEMS);
@@ -44,10 +42,8 @@ fn arguments_that_do_not_fit_are_refused_with_their_stage_before_any_launch() {
 
 #[test]
 fn a_total_by_value_is_refused_where_blocks_share_items() {
-    with_fake(&[], || {
-        let guard = guard();
+    with_stream(&[], |guard, stream| {
         let idle = kernel(&guard, "idle");
-        let stream = context(&guard).default_stream();
         let mut builder = Pipeline::builder(ITEMS);
         let request = LaunchRequest::new(Dim3::new(1, 25, 1), Dim3::new(32, 1, 1));
         let batch = BatchAxis::new(Axis::Y, ITEMS).items_per_block(4);
@@ -94,9 +90,7 @@ fn what_belongs_to_another_context_is_refused() {
 
 #[test]
 fn too_few_streams_or_wrong_memory_are_refused() {
-    with_fake(&[], || {
-        let guard = guard();
-        let stream = context(&guard).default_stream();
+    with_stream(&[], |guard, stream| {
         let mut spilling = spilling(&guard, false, |_| Ok(()));
         let budget = Budget::UNLIMITED.at_most(10).in_flight(3);
         let (run, _) = spilling.run(&guard, budget, &streams(&guard, 1));
@@ -117,9 +111,7 @@ fn too_few_streams_or_wrong_memory_are_refused() {
 
 #[test]
 fn a_view_is_had_only_as_declared() {
-    with_fake(&[], || {
-        let guard = guard();
-        let stream = context(&guard).default_stream();
+    with_stream(&[], |guard, stream| {
         let mut builder = Pipeline::builder(1);
         let (x, y) = (builder.input::<u64>("x", 1), builder.output::<u64>("y", 1));
         let look = move |_: &Arc<CudaStream>, _: &Chunk, views: &DeviceViews<'_>| {
@@ -142,9 +134,7 @@ fn a_view_is_had_only_as_declared() {
 
 #[test]
 fn stages_and_memory_are_in_the_same_place() {
-    with_fake(&[], || {
-        let guard = guard();
-        let stream = context(&guard).default_stream();
+    with_stream(&[], |guard, stream| {
         let mut on_device = spilling(&guard, false, |_| Ok(()));
         let plan = on_device.pipeline.plan(&Budget::UNLIMITED).expect("it fits");
         let mut memory = vec![0; 100];

@@ -5,11 +5,11 @@ use std::sync::Arc;
 use cudarc::driver::CudaStream;
 use gridguard::Guard;
 use gridguard_pipeline::{Budget, PipelineScratch};
-use gridguard_test_support::fake_driver::{with_fake, work};
+use gridguard_test_support::fake_driver::work;
 
 use crate::from_host;
-use crate::kernels::{assert_ordered, context, guard};
-use crate::spilling::{self, streams};
+use crate::kernels::{assert_ordered, context, with_guard};
+use crate::spilling::{self, streams, with_new_stream};
 
 /// Bytes of scratch of a chunk of 50 items: two buffers of 8 bytes an item, and what aligns them.
 const SCRATCH: u64 = 2 * 512 + 256;
@@ -39,9 +39,7 @@ fn allocated(bytes: u64) -> String {
 
 #[test]
 fn runs_in_turn_allocate_once() {
-    with_fake(LOGGED, || {
-        let guard = guard();
-        let stream = spilling::stream(&guard);
+    with_new_stream(LOGGED, |guard, stream| {
         let mut scratch = PipelineScratch::new();
         assert_eq!(scratch.bytes(), 0);
         let of_both = [allocated(SCRATCH), allocated(SCRATCH)];
@@ -59,9 +57,7 @@ fn runs_in_turn_allocate_once() {
 
 #[test]
 fn what_is_too_small_is_freed_before_more_is_allocated() {
-    with_fake(LOGGED, || {
-        let guard = guard();
-        let stream = spilling::stream(&guard);
+    with_new_stream(LOGGED, |guard, stream| {
         let mut scratch = PipelineScratch::new();
         run(&guard, &stream, 25, &mut scratch);
         let freed = || "free".to_owned();
@@ -72,8 +68,7 @@ fn what_is_too_small_is_freed_before_more_is_allocated() {
 
 #[test]
 fn a_run_on_another_stream_gets_memory_of_its_own() {
-    with_fake(LOGGED, || {
-        let guard = guard();
+    with_guard(LOGGED, |guard| {
         let mut scratch = PipelineScratch::new();
         let stream = spilling::stream(&guard);
         run(&guard, &stream, 50, &mut scratch);
@@ -86,8 +81,7 @@ fn a_run_on_another_stream_gets_memory_of_its_own() {
 
 #[test]
 fn nothing_is_kept_of_a_stream_that_is_another_one_on_each_thread() {
-    with_fake(LOGGED, || {
-        let guard = guard();
+    with_guard(LOGGED, |guard| {
         let mut scratch = PipelineScratch::new();
         let stream = context(&guard).per_thread_stream();
         run(&guard, &stream, 50, &mut scratch);
@@ -98,9 +92,7 @@ fn nothing_is_kept_of_a_stream_that_is_another_one_on_each_thread() {
 #[test]
 fn a_run_in_smaller_chunks_keeps_only_their_scratch() {
     let limited = [LOGGED, &[("GRIDGUARD_FAKE_ALLOC_LIMIT", "2000")]].concat();
-    with_fake(&limited, || {
-        let guard = guard();
-        let stream = spilling::stream(&guard);
+    with_new_stream(&limited, |guard, stream| {
         let mut scratch = PipelineScratch::new();
         let more = streams(&guard, 1);
         let budget = Budget::UNLIMITED.at_most(50).in_flight(2);

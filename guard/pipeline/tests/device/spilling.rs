@@ -10,9 +10,9 @@ use gridguard_pipeline::{
     Budget, Buffer, DeviceMemory, DeviceViews, Error, Pipeline, PipelinePlan, PipelineRun,
     StageResult,
 };
-use gridguard_test_support::fake_driver::launches;
+use gridguard_test_support::fake_driver::{Driver, in_process_of, launches};
 
-use crate::kernels::{context, items_along, kernel, poisoned, read};
+use crate::kernels::{context, guard, items_along, kernel, poisoned, read};
 
 pub(crate) const ITEMS: u64 = 100;
 
@@ -96,6 +96,18 @@ impl Spilling<'_> {
 
 pub(crate) fn stream(guard: &Guard) -> Arc<CudaStream> {
     context(guard).new_stream().expect("a stream")
+}
+
+/// Runs the body of a test with the guard of the whole fake driver's first device, and a new stream.
+pub(crate) fn with_new_stream<B: FnOnce(Guard, Arc<CudaStream>)>(
+    settings: &[(&str, &str)],
+    body: B,
+) {
+    in_process_of::<B>(Driver::Whole, settings, || {
+        let guard = guard();
+        let stream = stream(&guard);
+        body(guard, stream);
+    });
 }
 
 pub(crate) fn streams(guard: &Guard, count: usize) -> Vec<Arc<CudaStream>> {

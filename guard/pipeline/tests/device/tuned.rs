@@ -4,14 +4,12 @@ use gridguard::Axis;
 use gridguard::cuda::Kernel;
 use gridguard::profile::{Key, Objective, Policy};
 use gridguard_pipeline::Pipeline;
-use gridguard_test_support::fake_driver::with_fake;
 
-use crate::kernels::{guard, items_along, kernel};
+use crate::kernels::{guard, items_along, kernel, with_guard};
 
 #[test]
 fn the_key_of_a_pipeline_has_the_sources_of_its_tuned_kernels() {
-    with_fake(&[], || {
-        let guard = guard();
+    with_guard(&[], |guard| {
         let of = |kernel: &Kernel| {
             let mut builder = Pipeline::builder(1000);
             let out = builder.output::<u64>("out", 1);
