@@ -13,16 +13,6 @@ use crate::kernels::{POISON, function, guard_of, iota, loaded_by_cudarc, on_y, p
 
 /// Launches `fake_iota_y` over `out` through the guarded builder.
 fn launch_iota(
-    stream: &CudaStream,
-    function: &CudaFunction,
-    out: &mut CudaSlice<u64>,
-    config: LaunchConfig,
-) -> Result<(), LaunchError> {
-    launch_by(&guard_of(stream.context()), stream, function, out, config)
-}
-
-/// As [`launch_iota`], counted by `guard`.
-fn launch_by(
     guard: &Guard,
     stream: &CudaStream,
     function: &CudaFunction,
@@ -40,12 +30,11 @@ fn launch_by(
 #[test]
 fn launches_of_a_function_wait_only_for_cudarc_s_events() {
     with_fake(&[], || {
-        let context = CudaContext::new(0).expect("a device");
-        let function = function(&context, "fake_iota_y");
+        let (context, guard, _, function) = loaded_by_cudarc("fake_iota_y");
         let mut out = poisoned(&context.per_thread_stream(), 100);
         let mut launch = || {
             let stream = context.per_thread_stream();
-            launch_iota(&stream, &function, &mut out, on_y(100)).expect("legal");
+            launch_iota(&guard, &stream, &function, &mut out, on_y(100)).expect("legal");
         };
         launch();
         thread::scope(|scope| scope.spawn(launch).join()).expect("it launches");
@@ -58,7 +47,7 @@ fn a_legal_launch_runs_as_with_cudarc_and_an_overflow_is_explained_and_launches_
     with_fake(&[], || {
         let (_, guard, stream, function) = loaded_by_cudarc("fake_iota_y");
         let mut out = poisoned(&stream, 65_536);
-        let mut launch = |blocks| launch_by(&guard, &stream, &function, &mut out, on_y(blocks));
+        let mut launch = |blocks| launch_iota(&guard, &stream, &function, &mut out, on_y(blocks));
         let error = launch(65_536).expect_err("one block too many");
         assert!(matches!(error.kind(), LaunchErrorKind::Invalid(v) if v.contains(Rule::GridDimY)));
         assert_eq!(launches(), Vec::<String>::new());
@@ -89,7 +78,7 @@ fn launches_and_rejections_are_counted_by_the_guard() {
     with_fake(&[("GRIDGUARD_FAKE_FAIL_LAUNCH", "2")], || {
         let (context, guard, stream, function) = loaded_by_cudarc("fake_iota_y");
         let mut out = poisoned(&stream, 65_536);
-        let mut launch = |config| launch_by(&guard, &stream, &function, &mut out, config);
+        let mut launch = |config| launch_iota(&guard, &stream, &function, &mut out, config);
         launch(on_y(8)).expect("legal");
         launch(on_y(8)).expect("legal");
         launch(on_y(65_536)).expect_err("one block too many");
@@ -121,7 +110,7 @@ fn forgotten_functions_are_queried_again() {
         assert!(launch.is_for(&limits(&stream)), "kept");
         forget_functions();
         assert!(!launch.is_for(&limits(&stream)), "forgotten");
-        launch_iota(&stream, &function, &mut out, on_y(8)).expect("legal");
+        launch_iota(&guard, &stream, &function, &mut out, on_y(8)).expect("legal");
         assert_eq!(read(&stream, &out), iota(8));
     });
 }

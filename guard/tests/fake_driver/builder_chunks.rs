@@ -22,15 +22,6 @@ fn batch(items: u64) -> BatchAxis {
 
 /// Launches `fake_iota_y` over all of `out` in as many launches as it takes.
 fn launch(
-    stream: &CudaStream,
-    function: &CudaFunction,
-    out: &mut CudaSlice<u64>,
-) -> Result<u64, LaunchError> {
-    launch_by(&guard_of(stream.context()), stream, function, out)
-}
-
-/// As [`launch`], counted by `guard`.
-fn launch_by(
     guard: &Guard,
     stream: &CudaStream,
     function: &CudaFunction,
@@ -59,7 +50,7 @@ fn a_launch_that_is_too_large_runs_in_chunks() {
         let guard = guard_of(&context);
         for function in [function(&context, "fake_iota_y"), narrow(&context)] {
             let mut out = poisoned(&stream, ITEMS);
-            assert_eq!(launch_by(&guard, &stream, &function, &mut out), Ok(2));
+            assert_eq!(launch(&guard, &stream, &function, &mut out), Ok(2));
             assert_eq!(read(&stream, &out), iota(ITEMS));
         }
         let counts = guard.counts();
@@ -70,10 +61,9 @@ fn a_launch_that_is_too_large_runs_in_chunks() {
 #[test]
 fn chunks_run_with_a_driver_that_does_not_know_the_parameters() {
     with_driver(Driver::Old, &[], || {
-        let context = CudaContext::new(0).expect("a device");
-        let (stream, function) = (context.default_stream(), function(&context, "fake_iota_y"));
+        let (_, guard, stream, function) = loaded_by_cudarc("fake_iota_y");
         let mut out = poisoned(&stream, ITEMS);
-        assert_eq!(launch(&stream, &function, &mut out), Ok(2));
+        assert_eq!(launch(&guard, &stream, &function, &mut out), Ok(2));
         assert_eq!(read(&stream, &out), iota(ITEMS));
     });
 }
@@ -115,14 +105,12 @@ fn launch_idle<'a>(
 #[test]
 fn the_total_of_a_batch_whose_blocks_share_items_is_refused_in_chunks() {
     with_fake(&[], || {
-        let context = CudaContext::new(0).expect("a device");
-        let (stream, function) = (context.default_stream(), function(&context, "idle"));
+        let (_, guard, stream, function) = loaded_by_cudarc("idle");
         let total = 4 * ITEMS;
         let (signed, other, float) = (total.cast_signed(), total - 1, f64::from_bits(total));
-        let (stream, function) = (&*stream, &function);
-        let guard = guard_of(&context);
+        let (guard, stream, function) = (&guard, &*stream, &function);
         let wrong = Err(ArgsError::TotalInChunks { index: 0, items: total }.into());
-        let (guard, shared) = (&guard, (4, total));
+        let shared = (4, total);
         assert_eq!(launch_idle(guard, stream, function, shared, |it| _ = it.arg(&total)), wrong);
         assert_eq!(launch_idle(guard, stream, function, shared, |it| _ = it.arg(&signed)), wrong);
         assert_eq!(launches().len(), 0);
@@ -141,12 +129,11 @@ fn the_total_of_a_batch_whose_blocks_share_items_is_refused_in_chunks() {
 #[test]
 fn uses_of_items_are_ordered_between_streams() {
     with_fake(&[], || {
-        let context = CudaContext::new(0).expect("a device");
-        let function = function(&context, "fake_iota_y");
+        let (context, guard, _, function) = loaded_by_cudarc("fake_iota_y");
         let [one, two] = [(); 2].map(|()| context.new_stream().expect("a stream"));
         let mut out = poisoned(&one, ITEMS);
         for stream in [&two, &one, &two] {
-            launch(stream, &function, &mut out).expect("splits");
+            launch(&guard, stream, &function, &mut out).expect("splits");
         }
         drop(out);
         assert_ordered();
@@ -178,9 +165,7 @@ fn code(error: LaunchError) -> sys::CUresult {
 #[test]
 fn errors_become_those_that_the_driver_returns() {
     with_fake(&[], || {
-        let context = CudaContext::new(0).expect("a device");
-        let guard = guard_of(&context);
-        let (stream, wide) = (context.default_stream(), function(&context, "wide"));
+        let (_, guard, stream, wide) = loaded_by_cudarc("wide");
         let refused = |config: LaunchConfig, cooperative: bool| {
             let mut launch = guard.builder(&stream, &wide);
             let mut request = LaunchRequest::from(config);
@@ -210,9 +195,7 @@ fn errors_become_those_that_the_driver_returns() {
 #[test]
 fn a_builder_that_launches_nothing_records_no_use() {
     with_fake(&[], || {
-        let context = CudaContext::new(0).expect("a device");
-        let guard = guard_of(&context);
-        let look = function(&context, "look");
+        let (context, guard, _, look) = loaded_by_cudarc("look");
         let [one, two] = [(); 2].map(|()| context.new_stream().expect("a stream"));
         let memory = poisoned(&one, 8);
         let mut launch = guard.builder(&two, &look);
