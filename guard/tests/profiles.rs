@@ -1,9 +1,7 @@
 //! Profiles of one device, for the tests of files, layers and allocations.
 
 use gridguard::DeviceLimits;
-use gridguard::profile::{
-    DeviceIdentity, Document, Entry, Environment, Key, Provenance, StoredChoice, Summary,
-};
+use gridguard::profile::{DeviceIdentity, Document, Entry, Environment, Key, StoredChoice};
 
 pub(crate) fn device() -> DeviceIdentity {
     DeviceIdentity::new(&DeviceLimits::any_device())
@@ -19,11 +17,8 @@ pub(crate) fn entry(kernel: &str, rows: u64) -> Entry {
         key: key(kernel),
         shape: vec![("rows".into(), rows)],
         choice: StoredChoice::Whole,
-        parameters: Vec::new(),
         launches: 1,
-        chosen: Summary::default(),
-        default: Summary::default(),
-        found: Provenance::default(),
+        ..Entry::default()
     }
 }
 

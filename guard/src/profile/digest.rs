@@ -80,9 +80,7 @@ const VERSION: &str = "gridguard choices 1\n";
 mod tests {
     use super::*;
     use crate::limits::device::DeviceLimits;
-    use crate::profile::{
-        DeviceIdentity, Environment, Key, Layers, Provenance, StoredChoice, Summary, publish,
-    };
+    use crate::profile::{DeviceIdentity, Environment, Key, Layers, StoredChoice, publish};
 
     fn document(entries: &[(u64, u64)]) -> Document {
         let device = DeviceIdentity::new(&DeviceLimits::any_device());
@@ -94,9 +92,7 @@ mod tests {
                 choice: StoredChoice::Whole,
                 parameters: vec![("warps".into(), *warps)],
                 launches: 1,
-                chosen: Summary::default(),
-                default: Summary::default(),
-                found: Provenance::default(),
+                ..Entry::default()
             };
             document.insert(entry).expect("within the limits");
         }

@@ -7,8 +7,8 @@
 //!
 //! ```
 //! use gridguard::profile::{
-//!     DefaultReason, Document, Entry, Environment, Key, Layers, Match, MissLog, Provenance,
-//!     StoredChoice, Summary, publish,
+//!     DefaultReason, Document, Entry, Environment, Key, Layers, Match, MissLog, StoredChoice,
+//!     publish,
 //! };
 //! use gridguard::{Choice, DeviceLimits, Guard};
 //! use std::sync::Arc;
@@ -27,9 +27,7 @@
 //!     choice: StoredChoice::Whole,
 //!     parameters: vec![("warps".into(), 4)],
 //!     launches: 1,
-//!     chosen: Summary::default(),
-//!     default: Summary::default(),
-//!     found: Provenance::default(),
+//!     ..Entry::default()
 //! })?;
 //! publish(&folder.join(guard.identity().file_name()), &document)?;
 //!

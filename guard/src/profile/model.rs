@@ -243,7 +243,7 @@ pub struct Provenance {
 }
 
 /// The tuned choice for one shape. It serializes with the fields of its key at the same level.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 pub struct Entry {
     /// Kernel, code and purpose.
     #[serde(flatten)]
@@ -274,16 +274,8 @@ impl Entry {
     /// A problem whose default was measured on the device of the profile, where no candidate beat it. The file has one
     /// short row for it, without times, and a lookup returns no entry.
     pub fn confirmed(key: Key, shape: Named, date: String) -> Self {
-        Self {
-            key,
-            shape,
-            choice: StoredChoice::Automatic,
-            parameters: Named::new(),
-            launches: 0,
-            chosen: Summary::default(),
-            default: Summary::default(),
-            found: Provenance { date, ..Provenance::default() },
-        }
+        let found = Provenance { date, ..Provenance::default() };
+        Self { key, shape, found, ..Self::default() }
     }
 
     /// Whether it is [confirmed](Self::confirmed).

@@ -7,8 +7,7 @@ use std::sync::Arc;
 use cudarc::driver::CudaStream;
 use gridguard::cuda::{Args, Kernel};
 use gridguard::profile::{
-    Document, Entry, Environment, Key, MatchKind, MissLog, Profile, Provenance, StoredChoice,
-    Summary,
+    Document, Entry, Environment, Key, MatchKind, MissLog, Profile, StoredChoice,
 };
 use gridguard::{Axis, BatchAxis, Guard};
 use gridguard_test_support::allocator::allocations_of;
@@ -25,11 +24,8 @@ pub(crate) fn entry(items: u64, columns: u64, choice: StoredChoice) -> Entry {
         key: key(),
         shape: vec![("items".into(), items), ("columns".into(), columns)],
         choice,
-        parameters: Vec::new(),
         launches: 1,
-        chosen: Summary::default(),
-        default: Summary::default(),
-        found: Provenance::default(),
+        ..Entry::default()
     }
 }
 

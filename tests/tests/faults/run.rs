@@ -8,8 +8,7 @@ use std::time::{Duration, Instant};
 
 use gridguard::DeviceLimits;
 use gridguard::profile::{
-    DeviceIdentity, Document, Entry, Environment, Key, Provenance, StoredChoice, Summary, load,
-    publish,
+    DeviceIdentity, Document, Entry, Environment, Key, StoredChoice, load, publish,
 };
 use gridguard_test_support::Random;
 use gridguard_tests::figures::from_suite;
@@ -235,11 +234,8 @@ fn document(rows: u64) -> Document {
         key: Key { kernel: "k".into(), dtypes: "f16".into(), ..Key::default() },
         shape: vec![("rows".into(), rows + 1)],
         choice: StoredChoice::Whole,
-        parameters: Vec::new(),
         launches: 1,
-        chosen: Summary::default(),
-        default: Summary::default(),
-        found: Provenance::default(),
+        ..Entry::default()
     };
     document.insert(entry).expect("within bounds");
     document

@@ -4,9 +4,7 @@ use std::io::Write;
 use std::path::Path;
 use std::process::Command;
 
-use gridguard::profile::{
-    Document, Entry, MissLog, Objective, Policy, Provenance, StoredChoice, Summary, publish,
-};
+use gridguard::profile::{Document, Entry, MissLog, Objective, Policy, StoredChoice, publish};
 use gridguard::{Guard, catalog};
 use gridguard_kernels::temporal_attention::{Layout, Shape, TemporalAttention};
 use gridguard_kernels::{ElementType, Operation};
@@ -137,11 +135,8 @@ fn publish_chunks(
         key: key.expect("a key"),
         shape: named.collect(),
         choice: StoredChoice::Chunked { max_items: max_items.try_into().expect("some") },
-        parameters: Vec::new(),
         launches: items.div_ceil(max_items),
-        chosen: Summary::default(),
-        default: Summary::default(),
-        found: Provenance::default(),
+        ..Entry::default()
     };
     document.insert(entry).expect("legal");
     publish(file, &document).expect("written");

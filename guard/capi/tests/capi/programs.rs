@@ -4,9 +4,7 @@ use std::num::NonZeroU64;
 use std::path::PathBuf;
 
 use gridguard::catalog;
-use gridguard::profile::{
-    DeviceIdentity, Document, Entry, Environment, Key, Provenance, StoredChoice, Summary,
-};
+use gridguard::profile::{DeviceIdentity, Document, Entry, Environment, Key, StoredChoice};
 
 use crate::build::{Program, archive, library};
 
@@ -36,9 +34,7 @@ fn profile_of_one_entry() -> String {
             choice: StoredChoice::Chunked { max_items },
             parameters: vec![("warps".into(), 4)],
             launches: 4,
-            chosen: Summary::default(),
-            default: Summary::default(),
-            found: Provenance::default(),
+            ..Entry::default()
         })
         .expect("valid");
     document.to_string()

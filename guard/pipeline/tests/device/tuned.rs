@@ -5,7 +5,7 @@ use gridguard::cuda::Kernel;
 use gridguard::profile::{Key, Objective, Policy};
 use gridguard_pipeline::Pipeline;
 
-use crate::kernels::{guard, items_along, kernel, with_guard};
+use crate::kernels::{items_along, kernel, with_guard};
 
 #[test]
 fn the_key_of_a_pipeline_has_the_sources_of_its_tuned_kernels() {

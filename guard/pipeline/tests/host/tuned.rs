@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use gridguard::profile::{
     DefaultReason, Document, Entry, Key, Match, MissLog, Named, Objective, Policy, Profile,
-    Provenance, StoredChoice, Summary,
+    StoredChoice,
 };
 use gridguard::{Axis, BatchAxis, DeviceLimits, Dim3, Guard, LaunchRequest};
 use gridguard_pipeline::{
@@ -54,9 +54,7 @@ fn entry(choice: StoredChoice, parameters: &[(&str, u64)]) -> Entry {
         choice,
         parameters: named(parameters),
         launches: 1,
-        chosen: Summary::default(),
-        default: Summary::default(),
-        found: Provenance::default(),
+        ..Entry::default()
     }
 }
 
