@@ -5,7 +5,7 @@ use core::ffi::c_void;
 use cudarc::driver::CudaStream;
 use gridguard::cuda::Args;
 use gridguard::profile::{DefaultReason, Match, Objective, Policy};
-use gridguard::{Choice, RawArgs};
+use gridguard::{Choice, KernelArgs, RawArgs};
 
 use super::backward::AttentionBackward;
 use super::folded::Folded;
@@ -229,14 +229,7 @@ impl<O> Prepared<O> {
             let (stride, span) = item_of(&bias.extent);
             args.read_strided_items(bias.memory, stride, span);
         }
-        args.length().constant(narrow(form.attention.shape.heads));
-        if let Some(strides) = form.strides(&strides) {
-            args.bytes(strides);
-        }
-        args.value(scale);
-        for size in form.runtime_sizes() {
-            args.constant(size);
-        }
+        form.add_sizes(&mut args, &strides, scale);
         self.submit(args)
     }
 
@@ -278,14 +271,7 @@ impl<O> Prepared<O> {
         if let (Some(address), Some(extent)) = (bias, &tensors.bias) {
             add(address, item_of(extent), if form.attention.masked { 1 } else { bytes });
         }
-        args.length().constant(narrow(form.attention.shape.heads));
-        if let Some(strides) = form.strides(&strides) {
-            args.bytes(strides);
-        }
-        args.value(scale);
-        for size in form.runtime_sizes() {
-            args.constant(size);
-        }
+        form.add_sizes(&mut args, &strides, scale);
         // SAFETY: this function's contract. The arguments are in the order of the kernel's parameters.
         unsafe { self.submit_raw(stream, &args) }
     }
@@ -387,17 +373,23 @@ impl Form<'_> {
         Err(KernelError::Strides { tensor, strides: strides.to_vec(), expected })
     }
 
-    /// The strides of the tensors as an argument, if the kernel takes them.
-    fn strides<'s>(&self, strides: &'s [u8; MAX_STRIDES_BYTES]) -> Option<&'s [u8]> {
-        let bytes = self.attention.strides_bytes(self.reads.len() + self.writes.len());
-        self.attention.strided.then(|| strides.get(..bytes).unwrap_or_default())
-    }
-
-    fn runtime_sizes(&self) -> impl Iterator<Item = u32> + use<> {
-        self.attention.runtime_sizes().filter({
-            let is_general = self.is_general;
-            move |_| is_general
-        })
+    /// Adds what follows the tensors: the length, heads and strides, the scale and the sizes that are not compiled in.
+    fn add_sizes<'s, M>(
+        &self,
+        args: &mut KernelArgs<'s, M>,
+        strides: &'s [u8; MAX_STRIDES_BYTES],
+        scale: f32,
+    ) {
+        let TemporalAttention { shape, strided, .. } = self.attention;
+        args.length().constant(narrow(shape.heads));
+        if *strided {
+            let bytes = self.attention.strides_bytes(self.reads.len() + self.writes.len());
+            args.bytes(strides.get(..bytes).unwrap_or_default());
+        }
+        args.value(scale);
+        if self.is_general {
+            self.attention.runtime_sizes().for_each(|size| _ = args.constant(size));
+        }
     }
 }
 

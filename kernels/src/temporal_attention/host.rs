@@ -39,21 +39,19 @@ pub fn run_on_host<'t, T: Element>(
     if let Some(bias) = bias {
         check_length("bias", bias.len(), &[shape.frames, shape.keys])?;
     }
-    let per_problem = to_usize(shape.out_elements_per_problem());
+    let of_problem = |at| {
+        let [.., rows, columns] = shape.tensor_dims(at);
+        to_usize(rows * columns)
+    };
+    let [of_q, of_k, of_v, per_problem] = [0, 1, 2, 3].map(of_problem);
     let per_item = per_problem.saturating_mul(to_usize(shape.heads));
-    let sizes = [
-        shape.elements_per_problem(),
-        shape.key_elements_per_problem(),
-        shape.value_elements_per_problem(),
-    ];
     let kernel = |item: u64, out: &mut [T]| {
         let first = to_usize(item).saturating_mul(to_usize(shape.heads));
         for (head, out) in out.chunks_mut(per_problem).enumerate() {
-            let part = |tensor: &'t [T], size: u64| {
-                let start = (first + head).saturating_mul(to_usize(size));
-                tensor.get(start..start.saturating_add(to_usize(size))).unwrap_or_default()
+            let part = |tensor: &'t [T], size: usize| {
+                let start = (first + head).saturating_mul(size);
+                tensor.get(start..start.saturating_add(size)).unwrap_or_default()
             };
-            let [of_q, of_k, of_v] = sizes;
             let parts = [part(q, of_q), part(k, of_k), part(v, of_v)];
             store(reference(operation, scale, parts, bias), out);
         }

@@ -191,16 +191,6 @@ impl Shape {
         self.keys * self.head_dim
     }
 
-    /// Elements of one problem in v.
-    pub const fn value_elements_per_problem(&self) -> u64 {
-        self.keys * self.value_dim
-    }
-
-    /// Elements of one problem in out.
-    pub const fn out_elements_per_problem(&self) -> u64 {
-        self.frames * self.value_dim
-    }
-
     /// Elements of one item in q, and in out if v is as wide as k.
     pub const fn elements_per_item(&self) -> u64 {
         self.heads * self.elements_per_problem()
