@@ -1,11 +1,28 @@
-//! Shared by the examples: random tensors, and tensors from files.
+//! Shared by the examples: random tensors, tensors from files, the comparison with a reference, and exit codes.
 
 mod tensor_file;
+mod verify;
+
+use std::error::Error;
+use std::process::ExitCode;
 
 use gridguard_kernels::Element;
 use rayon::prelude::*;
 
 pub use tensor_file::{Qkv, TensorFileError, Tensors, read_qkv, write_out};
+pub use verify::{Parts, verify};
+
+/// The exit code of a program: 0 if its result is correct, 1 if it is not, 2 with a message for an error.
+pub fn exit_code(is_correct: Result<bool, Box<dyn Error>>) -> ExitCode {
+    match is_correct {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::from(1),
+        Err(error) => {
+            eprintln!("error: {error}");
+            ExitCode::from(2)
+        }
+    }
+}
 
 /// `len` elements, uniformly distributed with mean 0 and variance 1; the same for the same `seed`
 /// on every machine.

@@ -15,7 +15,7 @@ use std::sync::Arc;
 
 use clap::Parser;
 use gridguard::{Choice, Guard, catalog};
-use gridguard_examples::{Qkv, Tensors, read_qkv, uniform, write_out};
+use gridguard_examples::{Qkv, Tensors, exit_code, read_qkv, uniform, write_out};
 use gridguard_kernels::Operation;
 use gridguard_kernels::temporal_attention::{Layout, Shape, TemporalAttention};
 use half::f16;
@@ -40,14 +40,7 @@ struct Options {
 }
 
 fn main() -> ExitCode {
-    match run(&Options::parse()) {
-        Ok(true) => ExitCode::SUCCESS,
-        Ok(false) => ExitCode::from(1),
-        Err(error) => {
-            eprintln!("error: {error}");
-            ExitCode::from(2)
-        }
-    }
+    exit_code(run(&Options::parse()))
 }
 
 /// Whether the result is correct.
@@ -105,11 +98,10 @@ fn attend<T: backend::Tensor>(
     let timing = backend.run(guard, attention, choice, qkv, &mut out)?;
     report::timing::<T>(&qkv.shape, &timing);
 
-    let verification = verify::verify(&plan, &attention, qkv, &out);
-    report::verification(&verification);
+    let is_correct = verify::verify(&plan, &attention, qkv, &out);
     if let Some(path) = &options.output {
         write_out(path, &qkv.dims, &out)?;
         println!("output   {}", path.display());
     }
-    Ok(verification.is_correct)
+    Ok(is_correct)
 }

@@ -6,7 +6,6 @@ use gridguard_kernels::temporal_attention::{Shape, TemporalAttention};
 use gridguard_kernels::{Element, Operation as _};
 
 use crate::backend::{Backend, Timing};
-use crate::verify::Verification;
 
 /// The most chunks that are listed.
 const SHOWN: u64 = 8;
@@ -113,17 +112,4 @@ pub(crate) fn timing<T: Element>(shape: &Shape, timing: &Timing) {
 #[allow(clippy::as_conversions, clippy::cast_precision_loss, reason = "rounded for display")]
 fn gigabytes(bytes: u128) -> f64 {
     bytes as f64 / 1e9
-}
-
-pub(crate) fn verification(verification: &Verification) {
-    let Verification { boundaries, sampled, relative, tolerance, not_finite, is_correct } =
-        verification;
-    println!(
-        "check    {boundaries} problems at chunk boundaries and {sampled} random ones against an \
-         f64 reference: relative error {relative:.1e}, tolerance {tolerance:.0e}"
-    );
-    if *not_finite > 0 {
-        println!("         {not_finite} elements are not finite");
-    }
-    println!("result   {}", if *is_correct { "correct" } else { "WRONG" });
 }

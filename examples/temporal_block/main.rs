@@ -17,7 +17,7 @@ use std::sync::Arc;
 
 use clap::Parser;
 use gridguard::Guard;
-use gridguard_examples::write_out;
+use gridguard_examples::{exit_code, write_out};
 use gridguard_kernels::temporal_block::{BlockShape, BlockWeights, WeightsFile};
 use gridguard_pipeline::Budget;
 use half::f16;
@@ -76,14 +76,7 @@ struct Options {
 }
 
 fn main() -> ExitCode {
-    match run(&Options::parse()) {
-        Ok(true) => ExitCode::SUCCESS,
-        Ok(false) => ExitCode::from(1),
-        Err(error) => {
-            eprintln!("error: {error}");
-            ExitCode::from(2)
-        }
-    }
+    exit_code(run(&Options::parse()))
 }
 
 /// Whether the result is correct.
