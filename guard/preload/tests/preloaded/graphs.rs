@@ -1,8 +1,6 @@
 //! Kernel nodes of graphs.
 
-use gridguard_report::WatchReport;
-
-use crate::programs::{Driver, graphs, run, same};
+use crate::programs::{Driver, graphs, reported, same};
 
 /// What the library wrote about `graphs LOOKUP ACTION...` with these settings of the fake driver. The program
 /// prints and returns the same without the library.
@@ -51,9 +49,6 @@ fn every_call_that_adds_or_sets_a_node_is_watched() {
 
 #[test]
 fn a_graph_that_is_not_instantiated_names_the_nodes_that_are_the_reason() {
-    let folder = tempfile::tempdir().unwrap();
-    let path = folder.path().join("report.json");
-    let settings = [LATE[0], ("GRIDGUARD_RUN_REPORT", path.to_str().unwrap())];
     for (lookup, call) in [
         ("dlsym", "instantiate"),
         ("11080", "instantiate"),
@@ -62,12 +57,10 @@ fn a_graph_that_is_not_instantiated_names_the_nodes_that_are_the_reason() {
         ("13000", "instantiate-params"),
     ] {
         let words = format!("{lookup} add=5 add=70000 child add=3 {call}");
-        let err = run(graphs(Driver::Whole, &words).envs(settings)).err;
+        let (ran, report) = reported(graphs(Driver::Whole, &words).envs(LATE));
+        let err = ran.err;
         assert_eq!(err.matches("launch refused").count(), 1, "{words}: {err}");
         assert!(err.contains("rule      grid-dim-y: grid.y is 70000 blocks"), "{words}: {err}");
-        let report: WatchReport =
-            serde_json::from_str(&std::fs::read_to_string(&path).unwrap()).unwrap();
-        std::fs::remove_file(&path).unwrap();
         assert_eq!((report.launches, report.refused), (2, 1), "{words}");
         assert_eq!(
             report.kernels[0].max_grid.y, 5,

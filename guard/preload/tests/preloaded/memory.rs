@@ -1,10 +1,8 @@
 //! Counts of the memory of the process, and explanations of refused allocations.
 
-use std::path::Path;
+use gridguard_report::{MemoryHeld, MemoryKind, MemoryUse};
 
-use gridguard_report::{MemoryHeld, MemoryKind, MemoryUse, WatchReport};
-
-use crate::programs::{Ran, allocates, library, run, without_stack};
+use crate::programs::{self, Ran, allocates, library, run, without_stack};
 
 const LIMIT: (&str, &str) = ("GRIDGUARD_FAKE_ALLOC_LIMIT", "67108864");
 
@@ -26,16 +24,8 @@ fn preloaded(words: &str) -> std::process::Command {
 
 /// What the report of the program says of its memory.
 fn reported(words: &str, options: &[(&str, &str)]) -> (MemoryUse, Ran) {
-    let folder = tempfile::tempdir().unwrap();
-    let path = folder.path().join("report.json");
-    let mut command = preloaded(words);
-    command.env("GRIDGUARD_RUN_REPORT", &path).envs(options.iter().copied());
-    let ran = run(&mut command);
-    (read(&path).memory, ran)
-}
-
-fn read(path: &Path) -> WatchReport {
-    serde_json::from_str(&std::fs::read_to_string(path).unwrap()).unwrap()
+    let (ran, report) = programs::reported(preloaded(words).envs(options.iter().copied()));
+    (report.memory, ran)
 }
 
 #[test]

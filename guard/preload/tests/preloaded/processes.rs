@@ -4,9 +4,8 @@ use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 
 use gridguard::Dim3;
-use gridguard_report::WatchReport;
 
-use crate::programs::{Driver, plain, preloaded, run, same, watched};
+use crate::programs::{Driver, plain, preloaded, reported, run, same, watched};
 
 #[test]
 fn a_child_that_launches_nothing_prints_nothing() {
@@ -50,11 +49,8 @@ fn nonsense_in_the_variables_changes_nothing() {
 
 #[test]
 fn launches_of_many_threads_are_all_counted() {
-    let folder = tempfile::tempdir().unwrap();
-    let path = folder.path().join("report.json");
-    let ran = run(preloaded(Driver::Whole, "query-12 threads").env("GRIDGUARD_RUN_REPORT", &path));
+    let (ran, report) = reported(&mut preloaded(Driver::Whole, "query-12 threads"));
     assert!(ran.err.contains("8000 launches of 1 kernel accepted, 0 refused"), "{}", ran.err);
-    let report = WatchReport::parse(&std::fs::read(&path).unwrap()).unwrap();
     assert_eq!(report.kernels[0].max_grid, Dim3::new(1, 1000, 1));
 }
 

@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use std::sync::OnceLock;
 
+use gridguard_report::WatchReport;
 use gridguard_test_support::fake_library::{self, DRIVER};
 
 /// A driver that a program finds.
@@ -145,6 +146,14 @@ pub(crate) fn run(command: &mut Command) -> Ran {
     let Output { status, stdout, stderr } = command.output().unwrap();
     let text = |bytes| String::from_utf8(bytes).unwrap();
     Ran { status, out: text(stdout), err: text(stderr) }
+}
+
+/// Runs a command that has the library to its end, and reads its report.
+pub(crate) fn reported(command: &mut Command) -> (Ran, WatchReport) {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("report.json");
+    let ran = run(command.env("GRIDGUARD_RUN_REPORT", &path));
+    (ran, WatchReport::parse(&std::fs::read(&path).unwrap()).unwrap())
 }
 
 /// Runs `launches WAY ACTION...` with and without the library, and checks that both print and return the

@@ -5,10 +5,12 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use gridguard_report::{PythonFrame, WatchReport};
+use gridguard_report::PythonFrame;
 use serde_json::{Value, json};
 
-use crate::programs::{Driver, clean_environment, launcher, library, preloaded, run, torn_python};
+use crate::programs::{
+    Driver, clean_environment, launcher, library, preloaded, reported, run, torn_python,
+};
 
 /// The interpreters by version: `python3.10` to `python3.14` in the folders of `PATH` and of pyenv, and those that the
 /// variable `GRIDGUARD_TEST_PYTHONS` names.
@@ -51,12 +53,9 @@ fn python(interpreter: &Path, folder: &Path) -> Command {
 fn the_frames_are_those_that_python_sees() {
     for (version, interpreter) in interpreters() {
         let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join("report.json");
         let mut command = python(&interpreter, folder.path());
-        let ran = run(command.arg(source("launches.py")).env("GRIDGUARD_RUN_REPORT", &path));
+        let (ran, report) = reported(command.arg(source("launches.py")));
         assert!(ran.status.success(), "{version}: {}", ran.err);
-        let report: WatchReport =
-            serde_json::from_str(&fs::read_to_string(&path).unwrap()).unwrap();
         let seen: Vec<Value> =
             ran.out.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
         assert_eq!((report.refusals.len(), seen.len()), (13, 13), "{version}: {}", ran.err);

@@ -3,10 +3,10 @@
 use std::time::{Duration, Instant};
 
 use expect_test::expect;
-use gridguard_report::{RefusedLaunch, WatchReport};
+use gridguard_report::RefusedLaunch;
 use serde_json::{Value, json};
 
-use crate::programs::{Driver, preloaded, run, watched, without_stack};
+use crate::programs::{Driver, preloaded, reported, run, watched, without_stack};
 
 #[test]
 fn a_refused_launch_is_explained_word_for_word() {
@@ -176,10 +176,7 @@ fn the_driver_s_own_sentence_is_quoted() {
     let sentence = "Grid Dimension Y of 70000 exceeds maximum value of";
     assert!(err.contains(&format!("or fold it into x\n  driver    {sentence}")), "{err}");
     assert_eq!(err.matches("  driver    ").count(), 1, "not beside another refusal: {err}");
-    let folder = tempfile::tempdir().unwrap();
-    let path = folder.path().join("report.json");
-    run(command().env("GRIDGUARD_RUN_REPORT", &path));
-    let report = WatchReport::parse(&std::fs::read(&path).unwrap()).unwrap();
+    let (_, report) = reported(&mut command());
     let log = report.refusals[0].driver_log.as_deref();
     assert!(log.is_some_and(|log| log.starts_with(sentence)), "{log:?}");
     assert_eq!(report.refusals[1].driver_log, None);
