@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use gridguard::{Choice, Dim3, Guard, LaunchLimits, LaunchRequest, Plan};
+use gridguard::{Choice, Guard, LaunchLimits};
 use gridguard_files::Distrust;
 use gridguard_kernels::rms_norm::RmsNorm;
 use gridguard_kernels::{
@@ -14,7 +14,7 @@ use gridguard_kernels::{
 use gridguard_test_support::fake_driver::{
     Driver, compilations, in_processes, unloads, with_driver,
 };
-use gridguard_test_support::{THREADS, race};
+use gridguard_test_support::{THREADS, are_one, race};
 
 /// Races, each for something fresh.
 const ROUNDS: usize = 20;
@@ -32,15 +32,6 @@ fn norm() -> RmsNorm {
 
 fn norm_of(columns: u64) -> RmsNorm {
     RmsNorm::new(70_000, columns, ElementType::F16).expect("legal")
-}
-
-/// Whether all are the same kernel: a plan for one is a plan for each.
-fn are_one(kernels: &[LaunchLimits]) -> bool {
-    let plan = |limits: &LaunchLimits| {
-        let request = LaunchRequest::new(Dim3::ONE, Dim3::ONE);
-        Plan::new(&request, None, limits, Choice::AUTOMATIC).expect("legal")
-    };
-    kernels.iter().all(|limits| plan(&kernels[0]).is_for(limits))
 }
 
 #[test]

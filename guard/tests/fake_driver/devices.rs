@@ -5,7 +5,6 @@ use gridguard::cuda::{
     CudaError, CudaErrorKind, device_count, device_limits, driver_version, free_memory,
 };
 use gridguard::{DeviceLimits, Dim3, Guard, KernelLimits, LaunchRequest, Rule};
-use gridguard_test_support::assert_same_limits;
 use gridguard_test_support::fake_driver::with_fake;
 
 use crate::kernels::{context, guard, with_guard};
@@ -16,10 +15,8 @@ fn the_limits_of_an_h200_are_those_of_its_catalogue_row() {
         let queried = device_limits(0).expect("a device");
         let row = &catalog::gpu("h200").expect("catalogued").limits;
         let apart = queried.memory_bytes.abs_diff(row.memory_bytes);
-        assert_same_limits(
-            &queried,
-            &DeviceLimits { memory_bytes: queried.memory_bytes, ..(**row).clone() },
-        );
+        let alike = DeviceLimits { memory_bytes: queried.memory_bytes, ..(**row).clone() };
+        assert_eq!(*queried, alike);
         assert!(apart < row.memory_bytes / 20, "{}", queried.memory_bytes);
     });
 }

@@ -4,26 +4,17 @@
 use std::collections::BTreeMap;
 
 use gridguard::cuda::{Args, Compiler, Image, driver_version, forget_functions};
-use gridguard::{Choice, Dim3, Guard, LaunchLimits, LaunchRequest, Plan, catalog};
+use gridguard::{Dim3, Guard, LaunchRequest, catalog};
 use gridguard_test_support::fake_driver::{
     Driver, in_processes, initialisations, occupancy_queries, set_attributes, with_fake,
 };
-use gridguard_test_support::{THREADS, race};
+use gridguard_test_support::{THREADS, are_one, race};
 
 use crate::kernels::{PTX, context, function, guard, kernel, loaded, parameters, with_guard};
 use crate::optional_features::launch_idle;
 
 /// Races, each for something fresh.
 const ROUNDS: usize = 20;
-
-/// Whether all are the same kernel: a plan for one is a plan for each.
-fn are_one(kernels: &[LaunchLimits]) -> bool {
-    let plan = |limits: &LaunchLimits| {
-        let request = LaunchRequest::new(Dim3::ONE, Dim3::ONE);
-        Plan::new(&request, None, limits, Choice::AUTOMATIC).expect("legal")
-    };
-    kernels.iter().all(|limits| plan(&kernels[0]).is_for(limits))
-}
 
 #[test]
 fn a_kernel_that_many_threads_launch_first_is_opted_in_and_queried_once() {

@@ -15,7 +15,7 @@ mod race;
 mod random;
 
 pub use corpus::{CorpusRow, Expected, corpus, parse_corpus};
-pub use limits::assert_same_limits;
+pub use limits::are_one;
 pub use messages::{Section, check_messages, texts};
 pub use process::assert_passed;
 pub use race::{THREADS, race};
