@@ -57,9 +57,8 @@ impl Guard {
         T: Send,
         K: Fn(u64, &mut [T]) + Sync,
     {
-        let ran = run(plan, |planned| {
-            launch_chunk_on_host(&planned.chunk, output, elements_per_item, &kernel)
-        });
+        let ran =
+            run(plan, |planned| launch_chunk(&planned.chunk, output, elements_per_item, &kernel));
         match &ran {
             Ok(launches) => {
                 observe::launched(None, plan);
@@ -71,12 +70,8 @@ impl Guard {
     }
 }
 
-/// As [`Guard::launch_on_host`], for one chunk: for programs that time a part of a plan.
-///
-/// # Errors
-///
-/// [`HostError`] if `output` is too short or the kernel panics.
-pub fn launch_chunk_on_host<T: Send>(
+/// As [`Guard::launch_on_host`], for one chunk.
+fn launch_chunk<T: Send>(
     chunk: &Chunk,
     output: &mut [T],
     elements_per_item: usize,

@@ -99,7 +99,7 @@ pub use error::Error;
 pub use gridguard_ptx as ptx;
 pub use guard::{FallbackReason, Guard};
 #[cfg(feature = "host")]
-pub use host::{HostError, launch_chunk_on_host};
+pub use host::HostError;
 pub use launch::request::LaunchRequest;
 pub use launch::rule::{Rule, Unit};
 pub use launch::valid::ValidLaunch;

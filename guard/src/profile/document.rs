@@ -67,7 +67,7 @@ impl Document {
 
     /// The document, which then also applies to devices with these names.
     #[must_use]
-    pub fn with_aliases(mut self, names: impl IntoIterator<Item = String>) -> Self {
+    pub(crate) fn with_aliases(mut self, names: impl IntoIterator<Item = String>) -> Self {
         let own = &self.device.name;
         self.aliases = names.into_iter().filter(|name| name != own).collect();
         self.aliases.sort();
