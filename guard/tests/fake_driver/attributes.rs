@@ -8,7 +8,8 @@ use gridguard_test_support::allocator::allocations_of;
 use gridguard_test_support::fake_driver::{Driver, launches, with_driver, with_each, with_fake};
 
 use crate::kernels::{
-    context, guard, iota, items_along, kernel, poisoned, read, with_guard, with_kernel, with_stream,
+    context, guard, iota_launches, items_along, kernel, poisoned, with_guard, with_kernel,
+    with_stream,
 };
 use crate::optional_features::{launch_idle, small};
 
@@ -25,13 +26,9 @@ fn launch_three(
     change: impl Fn(LaunchRequest) -> LaunchRequest,
 ) -> Vec<String> {
     let stream = context(guard).default_stream();
-    let mut out = poisoned(&stream, 131_071);
     let (request, batch) = items_along(Axis::Y, 131_071);
-    let mut args = Args::new(&stream);
-    args.write_items(&mut out, 1).offset().length();
-    let launched = guard.launch(kernel, (&change(request), &batch), args);
-    assert_eq!(launched, Ok(3));
-    assert_eq!(read(&stream, &out), iota(131_071));
+    let launched = iota_launches(guard, kernel, (&change(request), &batch), &stream, 131_071);
+    assert_eq!(launched, 3);
     launches().iter().rev().take(3).rev().map(|line| attributes(line)).collect()
 }
 

@@ -6,8 +6,8 @@ use gridguard::{Axis, Guard};
 use gridguard_test_support::fake_driver::{launches, with_fake};
 
 use crate::kernels::{
-    context, function, guard, iota, kernel, launch_iota, plan_along, poisoned, read, with_kernel,
-    with_stream,
+    context, function, guard, iota_launches, kernel, launch_iota, plan_along, poisoned,
+    with_kernel, with_stream,
 };
 
 #[test]
@@ -65,10 +65,8 @@ fn a_guard_can_use_the_caller_s_context() {
         assert_eq!(context(&guard), &own);
         let kernel = kernel(&guard, "fake_iota_y");
         let stream = own.new_stream().expect("a stream");
-        let mut out = poisoned(&stream, 70_000);
         let plan = plan_along(&kernel, Axis::Y, 70_000);
-        assert_eq!(launch_iota(&guard, &kernel, &plan, &stream, &mut out), Ok(2));
-        assert_eq!(read(&stream, &out), iota(70_000));
+        assert_eq!(iota_launches(&guard, &kernel, &plan, &stream, 70_000), 2);
         assert!(launches().iter().all(|line| line.ends_with(" device=1")));
     });
 }
@@ -82,9 +80,6 @@ fn a_kernel_outlives_its_module_and_guard() {
             (kernel(&guard, "fake_iota_y"), stream)
         };
         let plan = plan_along(&kernel, Axis::Y, 70_000);
-        let mut out = poisoned(&stream, 70_000);
-        let launched = launch_iota(&guard(), &kernel, &plan, &stream, &mut out);
-        assert_eq!(launched, Ok(2));
-        assert_eq!(read(&stream, &out), iota(70_000));
+        assert_eq!(iota_launches(&guard(), &kernel, &plan, &stream, 70_000), 2);
     });
 }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use cudarc::driver::sys::CUgraphInstantiate_flags;
 use cudarc::driver::{CudaContext, CudaFunction, CudaSlice, CudaStream, LaunchConfig};
 use cudarc::nvrtc::Ptx;
-use gridguard::cuda::{Args, Image, Kernel, LaunchError};
+use gridguard::cuda::{Args, Image, Kernel, Launch, LaunchError, MemoryMut};
 use gridguard::{Axis, BatchAxis, Choice, Dim3, Guard, LaunchRequest, Parameter, Plan};
 use gridguard_test_support::fake_driver::{Driver, in_process_of, launches, races};
 
@@ -157,17 +157,33 @@ pub(crate) fn poisoned(stream: &Arc<CudaStream>, items: u64) -> CudaSlice<u64> {
     stream.clone_htod(&vec![POISON; items]).expect("memory")
 }
 
-/// Launches `fake_iota` with `plan` over `out`.
-pub(crate) fn launch_iota(
+/// Launches `fake_iota` over `out`.
+#[track_caller]
+pub(crate) fn launch_iota<'l>(
     guard: &Guard,
     kernel: &Kernel,
-    plan: &Plan,
+    launch: impl Into<Launch<'l>>,
     stream: &CudaStream,
-    out: &mut CudaSlice<u64>,
+    out: &mut impl MemoryMut<u64>,
 ) -> Result<u64, LaunchError> {
     let mut args = Args::new(stream);
     args.write_items(out, 1).offset().length();
-    guard.launch(kernel, plan, args)
+    guard.launch(kernel, launch, args)
+}
+
+/// Launches `fake_iota` over memory of its own, and checks each item. Returns the number of launches.
+#[track_caller]
+pub(crate) fn iota_launches<'l>(
+    guard: &Guard,
+    kernel: &Kernel,
+    launch: impl Into<Launch<'l>>,
+    stream: &Arc<CudaStream>,
+    items: u64,
+) -> u64 {
+    let mut out = poisoned(stream, items);
+    let launched = launch_iota(guard, kernel, launch, stream, &mut out).expect("legal");
+    assert_eq!(read(stream, &out), iota(items), "{items} items");
+    launched
 }
 
 /// What `out` holds.

@@ -57,10 +57,9 @@ fn the_suspects_of_a_fault_that_surfaces_at_a_chunk_are_the_launches_before_it()
         guard.synchronize(&stream).expect("so far all is well");
         let idle_line = line!() + 1;
         idle(&guard, &idler, &stream).expect("no fault of its own");
-        let line = line!() + 3;
-        let mut args = Args::new(&stream);
-        args.write_items(&mut out, 1).offset().length();
-        let error = guard.launch(&kernel, &plan, args).expect_err("the fault of chunk 1");
+        let line = line!() + 1;
+        let launched = launch_iota(&guard, &kernel, &plan, &stream, &mut out);
+        let error = launched.expect_err("the fault of chunk 1");
         let text = error.to_string();
         assert_eq!(
             text,
@@ -69,7 +68,7 @@ fn the_suspects_of_a_fault_that_surfaces_at_a_chunk_are_the_launches_before_it()
                  CUDA_ERROR_ILLEGAL_ADDRESS (700): an illegal memory access was encountered; not \
                  caused by this call; suspects: 3 launches since the last synchronisation: idle (grid \
                  8 x 1 x 1, {file}:{idle_line}:9), fake_iota_y (grid 1 x 43690 x 1, chunk 0 of 3, \
-                 {file}:{line}:27), fake_iota_y (grid 1 x 43690 x 1, chunk 1 of 3, {file}:{line}:27)",
+                 {file}:{line}:24), fake_iota_y (grid 1 x 43690 x 1, chunk 1 of 3, {file}:{line}:24)",
                 file = file!(),
             )
         );

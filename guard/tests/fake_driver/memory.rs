@@ -10,8 +10,8 @@ use gridguard::{ArgsError, Axis, BatchAxis, DeviceLimits, Guard, Parameter, Work
 use gridguard_test_support::fake_driver::{launches, races};
 
 use crate::kernels::{
-    POISON, PTX, assert_ordered, context, iota, items_along, kernel, plan_along, poisoned, read,
-    with_guard, with_kernel,
+    POISON, PTX, assert_ordered, context, iota, items_along, kernel, launch_iota, plan_along,
+    poisoned, read, with_guard, with_kernel,
 };
 
 const ITEMS: u64 = 64;
@@ -153,9 +153,7 @@ fn the_host_reads_and_frees_unified_memory_after_the_launches() {
         let stream = context(&guard).default_stream();
         // SAFETY: any value is a valid `u64`.
         let mut out = unsafe { context(&guard).alloc_unified::<u64>(64, true) }.expect("memory");
-        let mut args = Args::new(&stream);
-        args.write_items(&mut out, 1).offset().length();
-        assert_eq!(guard.launch(&kernel, &plan, args), Ok(1));
+        assert_eq!(launch_iota(&guard, &kernel, &plan, &stream, &mut out), Ok(1));
         drop(out);
         assert_ordered();
     });
@@ -166,9 +164,8 @@ fn write_in_order(guard: &Guard, kernel: &Kernel, out: &mut CudaSlice<u64>) {
     let stream = context(guard).per_thread_stream();
     // SAFETY: the tests below say what orders other work.
     let mut out = unsafe { InOrder::new(out.as_view_mut()) };
-    let mut args = Args::new(&stream);
-    args.write_items(&mut out, 1).offset().length();
-    assert_eq!(guard.launch(kernel, &plan_along(kernel, Axis::Y, ITEMS), args), Ok(1));
+    let plan = plan_along(kernel, Axis::Y, ITEMS);
+    assert_eq!(launch_iota(guard, kernel, &plan, &stream, &mut out), Ok(1));
 }
 
 #[test]

@@ -4,14 +4,13 @@ use std::collections::BTreeMap;
 use std::io::Write;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use gridguard::cuda::Args;
 use gridguard::profile::{Key, Profile};
 use gridguard::{Axis, Guard};
 use gridguard_test_support::fake_driver::with_fake;
 use metrics_util::debugging::{DebugValue, DebuggingRecorder};
 use serde_json::{Value, json};
 
-use crate::kernels::{context, guard, items_along, kernel, poisoned, with_guard};
+use crate::kernels::{context, guard, items_along, kernel, launch_iota, poisoned, with_guard};
 
 /// The lines that a subscriber wrote.
 #[derive(Clone, Default)]
@@ -61,9 +60,8 @@ fn launch(guard: &Guard, items: u64, with_batch: bool) -> bool {
     let mut out = poisoned(&stream, items);
     let kernel = kernel(guard, "fake_iota_y");
     let (request, batch) = items_along(Axis::Y, items);
-    let mut args = Args::new(&stream);
-    args.write_items(&mut out, 1).offset().length();
-    guard.launch(&kernel, (&request, with_batch.then_some(&batch)), args).is_ok()
+    let launch = (&request, with_batch.then_some(&batch));
+    launch_iota(guard, &kernel, launch, &stream, &mut out).is_ok()
 }
 
 #[test]

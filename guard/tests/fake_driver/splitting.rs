@@ -1,12 +1,11 @@
 //! Plans of several launches on a device: every item is written once, in its place.
 
-use gridguard::cuda::Args;
 use gridguard::{Axis, Choice, Plan, Strategy};
 use gridguard_test_support::fake_driver::{Driver, launches, with_driver};
 
 use crate::kernels::{
-    context, guard, iota, items_along, kernel, launch_iota, plan_along, poisoned, read,
-    with_kernel, with_stream,
+    context, guard, iota, iota_launches, items_along, kernel, launch_iota, plan_along, poisoned,
+    read, with_kernel, with_stream,
 };
 
 /// The kernel `fake_iota_y`, whose chunks may overlap.
@@ -22,16 +21,13 @@ fn overlapping(guard: &gridguard::Guard) -> gridguard::cuda::Kernel {
 fn chunks_overlap_those_before_them_where_the_kernel_allows_it() {
     with_stream(&[], |guard, stream| {
         let kernel = overlapping(&guard);
-        let mut out = poisoned(&stream, 131_071);
         let plan = plan_along(&kernel, Axis::Y, 131_071);
-        assert_eq!(launch_iota(&guard, &kernel, &plan, &stream, &mut out), Ok(3));
-        assert_eq!(read(&stream, &out), iota(131_071));
+        assert_eq!(iota_launches(&guard, &kernel, &plan, &stream, 131_071), 3);
         let overlap: Vec<bool> = launches().iter().map(|line| line.contains("overlap=1")).collect();
         // The first waits for earlier work on the stream.
         assert_eq!(overlap, [false, true, true]);
-        let mut one = poisoned(&stream, 8);
         let plan = plan_along(&kernel, Axis::Y, 8);
-        assert_eq!(launch_iota(&guard, &kernel, &plan, &stream, &mut one), Ok(1));
+        assert_eq!(iota_launches(&guard, &kernel, &plan, &stream, 8), 1);
         assert!(!launches()[3].contains("overlap"));
     });
 }
@@ -42,10 +38,8 @@ fn chunks_do_not_overlap_with_a_driver_that_does_not_support_it() {
         let guard = guard();
         let kernel = overlapping(&guard);
         let stream = context(&guard).default_stream();
-        let mut out = poisoned(&stream, 76_800);
         let plan = plan_along(&kernel, Axis::Y, 76_800);
-        assert_eq!(launch_iota(&guard, &kernel, &plan, &stream, &mut out), Ok(2));
-        assert_eq!(read(&stream, &out), iota(76_800));
+        assert_eq!(iota_launches(&guard, &kernel, &plan, &stream, 76_800), 2);
     });
 }
 
@@ -54,16 +48,12 @@ fn on_x_the_same_launch_is_whole_and_a_chosen_cap_splits_it() {
     with_kernel(&[], "fake_iota_x", |guard, kernel, stream| {
         let plan = plan_along(&kernel, Axis::X, 76_800);
         assert_eq!(plan.strategy(), Strategy::Whole);
-        let mut out = poisoned(&stream, 76_800);
-        assert_eq!(launch_iota(&guard, &kernel, &plan, &stream, &mut out), Ok(1));
-        assert_eq!(read(&stream, &out), iota(76_800));
+        assert_eq!(iota_launches(&guard, &kernel, &plan, &stream, 76_800), 1);
 
         let (request, batch) = items_along(Axis::X, 76_800);
         let choice = Choice::at_most(65_535);
         let plan = Plan::new(&request, Some(&batch), kernel.limits(), choice).expect("it splits");
-        let mut out = poisoned(&stream, 76_800);
-        assert_eq!(launch_iota(&guard, &kernel, &plan, &stream, &mut out), Ok(2));
-        assert_eq!(read(&stream, &out), iota(76_800));
+        assert_eq!(iota_launches(&guard, &kernel, &plan, &stream, 76_800), 2);
     });
 }
 
@@ -80,11 +70,9 @@ fn batches_at_the_limit_of_the_axis_take_the_fewest_launches_and_miss_no_item() 
             (196_605, 3),
             (196_606, 4),
         ] {
-            let mut out = poisoned(&stream, items);
             let plan = plan_along(&kernel, Axis::Y, items);
-            let launched = launch_iota(&guard, &kernel, &plan, &stream, &mut out);
-            assert_eq!(launched, Ok(expected), "{items} items");
-            assert_eq!(read(&stream, &out), iota(items), "{items} items");
+            let launched = iota_launches(&guard, &kernel, &plan, &stream, items);
+            assert_eq!(launched, expected, "{items} items");
         }
         let counts = guard.counts();
         assert_eq!((counts.plans, counts.launches, counts.split), (8, 17, 5));
@@ -97,9 +85,7 @@ fn nothing_outside_the_items_is_written() {
         let mut out = poisoned(&stream, 70_002);
         let plan = plan_along(&kernel, Axis::Y, 70_000);
         let mut inner = out.slice_mut(1..70_001);
-        let mut args = Args::new(&stream);
-        args.write_items(&mut inner, 1).offset().length();
-        assert_eq!(guard.launch(&kernel, &plan, args), Ok(2));
+        assert_eq!(launch_iota(&guard, &kernel, &plan, &stream, &mut inner), Ok(2));
         let written = read(&stream, &out);
         assert_eq!(written[1..70_001], iota(70_000));
         assert_eq!(

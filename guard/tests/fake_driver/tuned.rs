@@ -5,7 +5,7 @@ use core::num::NonZeroU64;
 use std::sync::Arc;
 
 use cudarc::driver::CudaStream;
-use gridguard::cuda::{Args, Kernel};
+use gridguard::cuda::Kernel;
 use gridguard::profile::{
     Document, Entry, Environment, Key, MatchKind, MissLog, Profile, StoredChoice,
 };
@@ -13,7 +13,10 @@ use gridguard::{Axis, BatchAxis, Guard};
 use gridguard_test_support::allocator::allocations_of;
 use gridguard_test_support::fake_driver::{launches, with_fake};
 
-use crate::kernels::{config, context, function, guard, iota, items_along, kernel, poisoned, read};
+use crate::kernels::{
+    config, context, function, guard, iota, iota_launches, items_along, kernel, launch_iota,
+    poisoned, read,
+};
 
 fn key() -> Key {
     Key { kernel: "iota".into(), dtypes: "u64".into(), ..Key::default() }
@@ -53,13 +56,8 @@ fn tuned(guard: &Guard, columns: u64) -> Kernel {
 /// Launches `kernel` over `items` items, and returns the number of launches.
 fn launch(guard: &Guard, kernel: &Kernel, items: u64) -> u64 {
     let stream = context(guard).new_stream().expect("a stream");
-    let mut out = poisoned(&stream, items);
     let (request, batch) = items_along(Axis::Y, items);
-    let mut args = Args::new(&stream);
-    args.write_items(&mut out, 1).offset().length();
-    let launched = guard.launch(kernel, (&request, &batch), args).expect("legal");
-    assert_eq!(read(&stream, &out), iota(items));
-    launched
+    iota_launches(guard, kernel, (&request, &batch), &stream, items)
 }
 
 #[test]
@@ -139,9 +137,7 @@ fn a_tuned_launch_allocates_nothing() {
         let mut out = poisoned(&stream, 1000);
         let mut launch = |stream: &CudaStream| {
             let (request, batch) = items_along(Axis::Y, 1000);
-            let mut args = Args::new(stream);
-            args.write_items(&mut out, 1).offset().length();
-            guard.launch(&kernel, (&request, &batch), args)
+            launch_iota(&guard, &kernel, (&request, &batch), stream, &mut out)
         };
         launch(&stream).expect("legal");
         let (launched, allocations) = allocations_of(|| launch(&stream));

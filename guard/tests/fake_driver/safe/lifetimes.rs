@@ -2,14 +2,12 @@
 
 use cudarc::driver::CudaSlice;
 use cudarc::driver::sys::{CUgraphInstantiate_flags, CUstreamCaptureMode};
+use gridguard::Guard;
 use gridguard::cuda::{Args, LaunchErrorKind};
-use gridguard::{Axis, Guard};
 use gridguard_test_support::fake_driver::{launches, unloads, with_fake};
 
 use super::{ITEMS, assert_ordered, look, write};
-use crate::kernels::{
-    context, guard, iota, kernel, plan_along, poisoned, read, with_guard, with_kernel,
-};
+use crate::kernels::{context, guard, iota, kernel, poisoned, read, with_guard, with_kernel};
 
 #[test]
 fn a_module_is_unloaded_after_its_launches() {
@@ -104,9 +102,7 @@ fn a_refused_launch_does_not_count_as_a_use() {
         let kernel = kernel(&guard, "fake_iota_y");
         let stream = context(&guard).new_stream().expect("a stream");
         let mut foreign = poisoned(&context(&other).new_stream().expect("a stream"), ITEMS);
-        let mut args = Args::new(&stream);
-        args.write_items(&mut foreign, 1).offset().length();
-        let refused = guard.launch(&kernel, &plan_along(&kernel, Axis::Y, ITEMS), args);
+        let refused = write(&guard, &kernel, &stream, &mut foreign);
         let (what, name) = ("an argument's memory", "fake_iota_y".into());
         assert_eq!(refused, Err(LaunchErrorKind::OtherContext { what, kernel: name }.into()));
         // What the refused launch left behind would fail this one.

@@ -13,8 +13,8 @@ use gridguard_test_support::fake_driver::{Driver, launches, with_each};
 
 use super::{ITEMS, assert_ordered, write};
 use crate::kernels::{
-    assert_nothing_is_captured, context, guard, iota, items_along, kernel, plan_along, poisoned,
-    read, with_guard,
+    assert_nothing_is_captured, context, guard, iota, items_along, kernel, launch_iota, plan_along,
+    poisoned, read, with_guard,
 };
 
 const RELAXED: CUstreamCaptureMode = CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_RELAXED;
@@ -68,9 +68,8 @@ fn launch_split(place: u64) {
     let (on, owner) = (stream(&guard), stream(&guard));
     let kernel = kernel(&guard, "fake_iota_y");
     let mut out = poisoned(&owner, SPLIT);
-    let mut args = Args::new(&on);
-    args.write_items(&mut out, 1).offset().length();
-    let launched = guard.launch(&kernel, &plan_along(&kernel, Axis::Y, SPLIT), args);
+    let plan = plan_along(&kernel, Axis::Y, SPLIT);
+    let launched = launch_iota(&guard, &kernel, &plan, &on, &mut out);
     let error = launched.expect_err("a capture began");
     match error.kind() {
         LaunchErrorKind::Stopped(stopped) => {

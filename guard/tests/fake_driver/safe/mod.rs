@@ -16,7 +16,7 @@ use cudarc::driver::CudaStream;
 use gridguard::cuda::{Args, Kernel, LaunchError, Memory, MemoryMut};
 use gridguard::{Axis, Guard};
 
-use crate::kernels::{assert_ordered, plan_along};
+use crate::kernels::{assert_ordered, launch_iota, plan_along};
 
 const ITEMS: u64 = 64;
 
@@ -27,9 +27,7 @@ fn write(
     stream: &CudaStream,
     out: &mut impl MemoryMut<u64>,
 ) -> Result<u64, LaunchError> {
-    let mut args = Args::new(stream);
-    args.write_items(out, 1).offset().length();
-    guard.launch(kernel, &plan_along(kernel, Axis::Y, ITEMS), args)
+    launch_iota(guard, kernel, &plan_along(kernel, Axis::Y, ITEMS), stream, out)
 }
 
 /// Launches `look` over `memory`.
