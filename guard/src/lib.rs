@@ -127,7 +127,7 @@ pub use plan::choice::{Choice, Strategy};
 pub use plan::chunks::{Chunk, Chunks};
 pub use plan::explain::explain;
 pub use plan::launches::{Plan, PlannedLaunch};
-pub use plan::run::PartialRun;
+pub use plan::run::{PartialRun, catch_panic};
 pub use plan::signature::Parameter;
 pub use plan::slot::{Count, Scalar};
 pub use record::counters::Counts;

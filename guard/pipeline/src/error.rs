@@ -151,34 +151,6 @@ impl Error {
         Self::new(ErrorKind::View, message)
     }
 
-    #[cfg(feature = "cuda")]
-    pub(crate) fn device(cause: impl Into<StageError>) -> Self {
-        Self::caused_by(ErrorKind::Device, cause)
-    }
-
-    #[cfg(feature = "cuda")]
-    pub(crate) fn product(message: impl Into<String>) -> Self {
-        Self::new(ErrorKind::Product, message)
-    }
-
-    #[cfg(feature = "cuda")]
-    pub(crate) fn other_context(what: &str) -> Self {
-        Self::memory(format!("{what} belongs to another CUDA context than the guard"))
-    }
-
-    #[cfg(feature = "cuda")]
-    pub(crate) fn captured() -> Self {
-        let message = "a stream is being captured, and a graph keeps no memory of a pipeline: run it \
-                       after the capture";
-        Self::new(ErrorKind::Captured, message)
-    }
-
-    #[cfg(feature = "cuda")]
-    pub(crate) fn with_kind(mut self, kind: ErrorKind) -> Self {
-        self.0.kind = kind;
-        self
-    }
-
     pub(crate) fn at_stage(mut self, stage: &str) -> Self {
         self.0.stage = Some(stage.to_owned());
         self
@@ -188,6 +160,32 @@ impl Error {
     pub(crate) fn after(mut self, done: &PipelineRun, what: &str) -> Self {
         self.0.message = format!("{what}: {}", self.0.message);
         self.0.done = Some(done.clone());
+        self
+    }
+}
+
+#[cfg(feature = "cuda")]
+impl Error {
+    pub(crate) fn device(cause: impl Into<StageError>) -> Self {
+        Self::caused_by(ErrorKind::Device, cause)
+    }
+
+    pub(crate) fn product(message: impl Into<String>) -> Self {
+        Self::new(ErrorKind::Product, message)
+    }
+
+    pub(crate) fn other_context(what: &str) -> Self {
+        Self::memory(format!("{what} belongs to another CUDA context than the guard"))
+    }
+
+    pub(crate) fn captured() -> Self {
+        let message = "a stream is being captured, and a graph keeps no memory of a pipeline: run it \
+                       after the capture";
+        Self::new(ErrorKind::Captured, message)
+    }
+
+    pub(crate) fn with_kind(mut self, kind: ErrorKind) -> Self {
+        self.0.kind = kind;
         self
     }
 }

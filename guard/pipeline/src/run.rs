@@ -2,7 +2,6 @@
 
 use core::panic::Location;
 use std::borrow::Cow;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Instant;
 
 use crate::definition::Definition;
@@ -255,12 +254,7 @@ fn run_plan(
 
 /// Calls the caller's code, whose panic becomes an error.
 pub(crate) fn catch_panic(call: impl FnOnce() -> StageResult) -> StageResult {
-    catch_unwind(AssertUnwindSafe(call)).unwrap_or_else(|panic| {
-        let text = panic.downcast_ref::<&str>().copied();
-        let owned = || panic.downcast_ref::<String>().map(String::as_str);
-        let message = format!("it panicked: {}", text.or_else(owned).unwrap_or("no message"));
-        // Dropping the payload may panic.
-        core::mem::forget(panic);
-        Err(Error::new(ErrorKind::Panicked, message).into())
+    gridguard::catch_panic(call).unwrap_or_else(|text| {
+        Err(Error::new(ErrorKind::Panicked, format!("it panicked: {text}")).into())
     })
 }

@@ -56,8 +56,12 @@ where
     }
 }
 
-/// Calls the caller's code, whose output is discarded if it panics. The error is the text of the panic.
-pub(crate) fn catch_panic<T>(call: impl FnOnce() -> T) -> Result<T, String> {
+/// Calls the caller's code, whose output is discarded if it panics.
+///
+/// # Errors
+///
+/// The text of the panic.
+pub fn catch_panic<T>(call: impl FnOnce() -> T) -> Result<T, String> {
     catch_unwind(AssertUnwindSafe(call)).map_err(|panic| {
         let text = panic.downcast_ref::<&str>().copied();
         let owned = || panic.downcast_ref::<String>().map(String::as_str);
