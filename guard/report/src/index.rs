@@ -17,7 +17,6 @@ pub struct IndexUse {
     #[serde(default)]
     pub wraps: Vec<String>,
     /// The axis along which a larger grid wraps first, and the most blocks without a wrap.
-    #[serde(default)]
     pub next: Option<Nearness>,
 }
 

@@ -65,13 +65,11 @@ pub struct WatchReport {
     #[serde(default)]
     pub indices: Vec<IndexUse>,
     /// The kernels that were compared for `indices`, if that was asked for.
-    #[serde(default)]
     pub index_coverage: Option<IndexCoverage>,
     /// The memory that the process allocated.
     #[serde(default)]
     pub memory: MemoryUse,
     /// The batch size that the launches were made with, if the user stated it.
-    #[serde(default)]
     pub batch: Option<u64>,
 }
 
@@ -97,7 +95,6 @@ pub struct KernelUse {
     /// The demangled name, cut if it is long.
     pub demangled: String,
     /// A digest of the image; `None` if the image is unknown.
-    #[serde(default)]
     pub image: Option<String>,
     /// Launches that the driver accepted.
     pub launches: u64,
@@ -128,10 +125,8 @@ pub struct RefusedLaunch {
     /// The broken rules, each with value, limit and remedy.
     pub violations: Vec<String>,
     /// The driver's own sentence, since CUDA 12.9.
-    #[serde(default)]
     pub driver_log: Option<String>,
     /// Why the launch was not made in parts, if that was wanted.
-    #[serde(default)]
     pub not_fixed: Option<String>,
     /// The Python frames of the thread, the innermost first.
     #[serde(default)]

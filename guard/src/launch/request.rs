@@ -25,7 +25,6 @@ pub struct LaunchRequest {
     #[cfg_attr(feature = "serde", serde(default))]
     pub dynamic_shared_bytes: u64,
     /// Blocks per cluster, if the launch specifies one: see [`LaunchRequest::named_cluster`].
-    #[cfg_attr(feature = "serde", serde(default))]
     pub cluster: Option<Dim3>,
     /// Whether the launch is cooperative: all blocks are co-resident and can synchronize.
     #[cfg_attr(feature = "serde", serde(default))]
@@ -34,7 +33,6 @@ pub struct LaunchRequest {
     #[cfg_attr(feature = "serde", serde(default))]
     pub parameter_bytes: u64,
     /// The launch's priority, instead of its stream's.
-    #[cfg_attr(feature = "serde", serde(default))]
     pub priority: Option<i32>,
     /// Whether the launch may start before the previous launch in its stream has ended.
     #[cfg_attr(feature = "serde", serde(default))]

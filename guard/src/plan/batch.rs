@@ -69,7 +69,6 @@ pub struct BatchAxis {
     #[cfg_attr(feature = "serde", serde(default))]
     workspace_bytes_per_item: u64,
     /// `None` if no limit was declared.
-    #[cfg_attr(feature = "serde", serde(default))]
     memory_bytes: Option<u64>,
     #[cfg_attr(feature = "serde", serde(default))]
     foldable: bool,
