@@ -155,8 +155,7 @@ impl DecisionRow {
 
     /// Whether the row's choice is the entry's, or the default, and the entry does not beat that.
     fn serves(&self, entry: &Entry) -> bool {
-        let keeps_default = || entry.is_confirmed() || entry.gains_nothing();
-        self.is_choice_of(entry) || (self.is_default() && keeps_default())
+        self.is_choice_of(entry) || (self.is_default() && entry.keeps_default())
     }
 }
 
@@ -209,6 +208,6 @@ impl From<ListRow> for DecisionList {
 }
 
 /// The most rows of a list. A person reads a few; the limit keeps the check of a file linear.
-const MAX_ROWS: usize = 64;
+pub(super) const MAX_ROWS: usize = 64;
 /// The largest size in a range, 2^40: no launch has more items, and larger numbers are mistakes.
 pub(super) const MAX_SIZE: u64 = 1 << 40;

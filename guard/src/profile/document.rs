@@ -150,7 +150,7 @@ impl Document {
 
     /// The decision list of a key.
     pub fn decision(&self, key: &Key) -> Option<&DecisionList> {
-        self.decisions.iter().find(|list| list.key == *key)
+        self.decisions.get(self.find_list(key).ok()?)
     }
 
     /// Sets the decision list of a key. An entry that contradicts it later removes it.
@@ -162,9 +162,10 @@ impl Document {
     pub fn decide(&mut self, list: DecisionList) -> Result<(), ProfileError> {
         list.check()?;
         list.check_entries(self.of_key(&list.key))?;
-        self.decisions.retain(|other| other.key != list.key);
-        let place = self.decisions.partition_point(|other| other.key < list.key);
-        self.decisions.insert(place, list);
+        match self.find_list(&list.key) {
+            Ok(place) => self.decisions.splice(place..=place, [list]),
+            Err(place) => self.decisions.splice(place..place, [list]),
+        };
         Ok(())
     }
 
@@ -190,7 +191,9 @@ impl Document {
     /// As [`Entry::check`], and if the profile has its most entries.
     pub fn insert(&mut self, entry: Entry) -> Result<Option<Entry>, ProfileError> {
         entry.check()?;
-        let is_decided = self.decision(&entry.key).is_some();
+        let place = self.find_list(&entry.key).ok();
+        let list = place.and_then(|place| self.decisions.get(place));
+        let is_contradicted = list.is_some_and(|list| list.check_entry(&entry).is_err());
         let replaced = match self.find(&entry.key, &entry.shape) {
             Ok(place) => self.entries.get_mut(place).map(|old| core::mem::replace(old, entry)),
             Err(_) if self.entries.len() >= MAX_ENTRIES => {
@@ -203,8 +206,13 @@ impl Document {
                 None
             }
         };
-        if is_decided {
-            self.check_decisions();
+        if let Some(place) = place
+            && let Some(list) = self.decisions.get(place)
+            // A row may have had its choice from the replaced entry.
+            && (is_contradicted
+                || replaced.is_some() && list.check_entries(self.of_key(&list.key)).is_err())
+        {
+            self.decisions.remove(place);
         }
         Ok(replaced)
     }
@@ -218,6 +226,10 @@ impl Document {
     pub fn retain(&mut self, keep: impl FnMut(&Entry) -> bool) {
         self.entries.retain(keep);
         self.check_decisions();
+    }
+
+    fn find_list(&self, key: &Key) -> Result<usize, usize> {
+        self.decisions.binary_search_by(|list| list.key.cmp(key))
     }
 
     fn find(&self, key: &Key, shape: &Named) -> Result<usize, usize> {

@@ -111,21 +111,22 @@ impl Document {
         let mut keys: BTreeSet<Key> = lists.iter().map(|list| list.key.clone()).collect();
         let moved: Vec<_> = all.iter().flat_map(|one| one.attainable.iter().copied()).collect();
         let attainable = Vec::new();
-        *self =
+        let mut merged =
             Self { device, aliases, environment, attainable, decisions: lists, entries: merged };
         for one in moved {
-            self.add_attainable(one)?;
+            merged.add_attainable(one)?;
         }
-        self.check_decisions();
-        self.decisions.reverse();
-        self.decisions.dedup_by(|lesser, greater| lesser.key == greater.key);
-        self.decisions.reverse();
+        merged.check_decisions();
+        merged.decisions.reverse();
+        merged.decisions.dedup_by(|lesser, greater| lesser.key == greater.key);
+        merged.decisions.reverse();
         // Where none is left, the entries alone make a new one.
-        keys.retain(|key| self.decision(key).is_none());
-        let of_keys = self.entries.iter().filter(|entry| keys.contains(&entry.key));
+        keys.retain(|key| merged.decision(key).is_none());
+        let of_keys = merged.entries.iter().filter(|entry| keys.contains(&entry.key));
         for list in decision_lists(&of_keys.map(ServedShape::of).collect::<Vec<_>>()) {
-            self.decide(list)?;
+            merged.decide(list)?;
         }
+        *self = merged;
         Ok(conflicts)
     }
 }

@@ -298,6 +298,11 @@ impl Entry {
             && default * 100 < chosen * LEAST_GAIN_PERCENT
     }
 
+    /// Whether the default serves its shape.
+    pub(super) fn keeps_default(&self) -> bool {
+        self.is_confirmed() || self.gains_nothing()
+    }
+
     /// Checks names, sizes, parameters and date against the limits of a profile.
     ///
     /// # Errors

@@ -210,3 +210,27 @@ fn an_entry_that_disagrees_removes_the_list_and_a_merge_makes_a_new_one() {
     agreeing.merge(&document([entry("copy", 64, 1)])).expect("one device");
     assert_eq!(agreeing, base);
 }
+
+#[test]
+fn a_merge_decides_in_linear_time_and_leaves_out_lists_that_would_be_too_long() {
+    let measured = |document: &mut Document, kernel: &str, shapes: u64| {
+        let one =
+            |number: u64| entry(kernel, 1 + number * 7919 % 6000, 1 + number * 104_729 % 6000);
+        *document = self::document(document.entries.iter().cloned().chain((0..shapes).map(one)));
+    };
+    let mut base =
+        document([Entry::confirmed(key("few"), entry("few", 3, 3).shape, String::new())]);
+    // Each shape has another choice.
+    measured(&mut base, "few", 40);
+    measured(&mut base, "many", 5000);
+    let decided = |kernel: &str| {
+        let rows = vec![row(&[("rows", 7, 7)], None), row(&[], None)];
+        let within = vec![("rows".into(), (7, 8)), ("columns".into(), (7, 8))];
+        DecisionList { key: key(kernel), within, rows }
+    };
+    base.decisions = ["few", "many"].map(decided).into();
+    let other = document(["few", "many"].map(|kernel| entry(kernel, 7, 7)));
+    base.merge(&other).expect("one device");
+    let keys: Vec<&str> = base.decisions().iter().map(|list| &*list.key.kernel).collect();
+    assert_eq!((keys, base.entries().len()), (vec!["few"], 5043));
+}
