@@ -20,7 +20,12 @@ fn a_function_is_tuned_and_stored_in_a_profile() {
     let files = std::fs::read_dir(folder.path()).expect("a folder").flatten();
     let mut profiles =
         files.map(|file| file.path()).filter(|path| path.extension().is_some_and(|it| it == "ron"));
-    let text = std::fs::read_to_string(profiles.next().expect("a profile")).expect("text");
+    // A busy machine may decide nothing.
+    let is_undecided = out.contains("\nundecided: ");
+    let profile = profiles.next();
+    assert_eq!(profile.is_none(), is_undecided, "{out}");
+    let Some(profile) = profile else { return };
+    let text = std::fs::read_to_string(profile).expect("text");
     assert_eq!(profiles.next(), None, "one device, one profile");
     let document = Document::parse(&text).expect("a profile").document;
     let [entry] = document.entries() else { panic!("{text}") };
