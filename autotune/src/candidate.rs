@@ -83,6 +83,19 @@ pub struct Candidate {
 }
 
 impl Candidate {
+    /// One launch of all items, with a block of unknown size.
+    pub(crate) const fn whole(parameters: Named, items: u64) -> Self {
+        Self {
+            parameters,
+            choice: StoredChoice::Whole,
+            strategy: Strategy::Whole,
+            launches: 1,
+            largest_chunk: items,
+            block_threads: 0,
+            scratch_bytes: 0,
+        }
+    }
+
     /// The order that decides ties, after the default: less scratch, fewer launches, smaller blocks,
     /// then an arbitrary but fixed order.
     pub(crate) fn tie_order(&self, other: &Self) -> Ordering {

@@ -116,9 +116,6 @@ const MAX_WARM_UP: Duration = Duration::from_millis(300);
 
 #[cfg(test)]
 mod tests {
-    use gridguard::Strategy;
-    use gridguard::profile::StoredChoice;
-
     use super::*;
     use crate::measure::Work;
 
@@ -164,15 +161,7 @@ mod tests {
     }
 
     fn candidate(block_threads: u64) -> Candidate {
-        Candidate {
-            parameters: Vec::new(),
-            choice: StoredChoice::Automatic,
-            strategy: Strategy::Whole,
-            launches: 1,
-            largest_chunk: 1,
-            block_threads,
-            scratch_bytes: 0,
-        }
+        Candidate { block_threads, ..Candidate::whole(Vec::new(), 1) }
     }
 
     fn measurer() -> InProcess<Counting, Scripted> {

@@ -4,8 +4,8 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use cudarc::driver::{CudaSlice, CudaStream, DeviceRepr, ValidAsZeroBits};
-use gridguard::profile::{Key, Named, Policy, StoredChoice};
-use gridguard::{Guard, Strategy};
+use gridguard::Guard;
+use gridguard::profile::{Key, Named, Policy};
 use gridguard_pipeline::{Budget, Buffer, Pipeline, PipelinePlan};
 use gridguard_pipeline::{
     DeviceMemory, PipelineScratch, Product, ProductBuffers, ProductElement, ProductShape,
@@ -126,14 +126,10 @@ impl<T: ProductElement + DeviceRepr + ValidAsZeroBits + Into<f64>> ProductWorklo
     #[must_use]
     pub fn space(&self) -> Space {
         let algorithms = (0..).zip(self.product.workspace_bytes());
+        let rows = self.product.shape().rows;
         let candidates = algorithms.map(|(index, scratch_bytes)| Candidate {
-            parameters: vec![(Product::ALGORITHM.to_owned(), index)],
-            choice: StoredChoice::Whole,
-            strategy: Strategy::Whole,
-            launches: 1,
-            largest_chunk: self.product.shape().rows,
-            block_threads: 0,
             scratch_bytes,
+            ..Candidate::whole(vec![(Product::ALGORITHM.to_owned(), index)], rows)
         });
         Space::listed(candidates.collect())
     }
@@ -302,15 +298,7 @@ mod tests {
 
     #[test]
     fn other_candidates_are_refused() {
-        let candidate = |parameters: Named| Candidate {
-            parameters,
-            choice: StoredChoice::Whole,
-            strategy: Strategy::Whole,
-            launches: 1,
-            largest_chunk: 1,
-            block_threads: 0,
-            scratch_bytes: 0,
-        };
+        let candidate = |parameters| Candidate::whole(parameters, 1);
         let named = |name: &str, value| (name.to_owned(), value);
         assert_eq!(algorithm_of(&candidate(vec![named("algorithm", 3)])), Ok(3));
         for parameters in

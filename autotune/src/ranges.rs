@@ -110,14 +110,10 @@ impl Ranges {
             choices.push((StoredChoice::Automatic, Strategy::Whole, items));
         }
         let candidate = |parameters: &Named, (choice, strategy, largest_chunk)| Candidate {
-            parameters: parameters.clone(),
             choice,
             strategy,
             launches: items.div_ceil(largest_chunk),
-            largest_chunk,
-            // Unknown, so it decides no tie.
-            block_threads: 0,
-            scratch_bytes: 0,
+            ..Candidate::whole(parameters.clone(), largest_chunk)
         };
         let sets = self.sets();
         let of_set = |set| choices.iter().map(move |choice| candidate(set, *choice));

@@ -3,8 +3,7 @@ use core::time::Duration;
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 
 use expect_test::expect_file;
-use gridguard::Strategy;
-use gridguard::profile::{Objective, StopReason, StoredChoice};
+use gridguard::profile::{Objective, StopReason};
 
 use super::simulation::{Nature, Simulated, ordinary, problem, throughput};
 use crate::stats::{count, real};
@@ -44,15 +43,7 @@ fn regret_and_samples_stay_small_and_the_choice_is_never_worse_than_the_default(
 
 #[test]
 fn a_space_of_a_hundred_thousand_candidates_takes_no_quadratic_time() {
-    let one = |x: u64| Candidate {
-        parameters: vec![("x".to_owned(), x)],
-        choice: StoredChoice::Whole,
-        strategy: Strategy::Whole,
-        launches: 1,
-        largest_chunk: 1,
-        block_threads: 0,
-        scratch_bytes: 0,
-    };
+    let one = |x: u64| Candidate::whole(vec![("x".to_owned(), x)], 1);
     let all: Vec<Candidate> = (0..100_000).map(one).collect();
     let time = |one: &Candidate| 1e6 + real(one.parameters[0].1.abs_diff(70_000));
     let times_ns = all.iter().map(|one| (one.clone(), time(one))).collect();
@@ -256,14 +247,20 @@ fn without_time_the_default_is_chosen_unmeasured() {
     );
 }
 
-/// A device whose clock falls for some samples, and times with it.
-struct Capped {
+/// A device on which something goes wrong: `change` gets the number of each sample and whether it has several launches.
+struct Changed<F> {
     device: Simulated,
     taken: u32,
-    capped: core::ops::Range<u32>,
+    change: F,
 }
 
-impl Measurer for Capped {
+impl<F: Fn(u32, bool, Sample) -> Sample> Changed<F> {
+    const fn new(device: Simulated, change: F) -> Self {
+        Self { device, taken: 0, change }
+    }
+}
+
+impl<F: Fn(u32, bool, Sample) -> Sample> Measurer for Changed<F> {
     fn check(&mut self, candidate: &Candidate) -> Result<(), MeasureFailure> {
         self.device.check(candidate)
     }
@@ -274,14 +271,16 @@ impl Measurer for Capped {
         portion: Portion,
     ) -> Result<Sample, MeasureFailure> {
         self.taken += 1;
-        let clock_mhz = if self.capped.contains(&self.taken) { 1200.0 } else { 1980.0 };
-        let Sample { time_ns, .. } = self.device.sample(candidate, portion)?;
-        Ok(Sample {
-            time_ns: time_ns * 1980.0 / clock_mhz,
-            clock_mhz: Some(clock_mhz),
-            disturbed: false,
-        })
+        let sample = self.device.sample(candidate, portion)?;
+        Ok((self.change)(self.taken, candidate.launches > 1, sample))
     }
+}
+
+/// The clock falls for some samples, and times with it.
+fn throttled(taken: u32, _: bool, sample: Sample) -> Sample {
+    let clock_mhz = if (30..34).contains(&taken) { 1200.0 } else { 1980.0 };
+    let time_ns = sample.time_ns * 1980.0 / clock_mhz;
+    Sample { time_ns, clock_mhz: Some(clock_mhz), ..sample }
 }
 
 #[test]
@@ -296,7 +295,7 @@ fn throttled_samples_are_discarded_after_a_pause() {
     let (space, nature) = problem(8, 2);
     let steady = throughput(&space, &mut Simulated::new(nature.clone(), 8));
     let (budget, mut pauses) = (Budget::default(), Pauses::default());
-    let mut measurer = Capped { device: Simulated::new(nature, 8), taken: 0, capped: 30..34 };
+    let mut measurer = Changed::new(Simulated::new(nature, 8), throttled);
     let mut space = space.clone();
     let outcome = tune(&mut measurer, &mut space, Objective::Throughput, &budget, &mut pauses)
         .expect("the default runs");
@@ -326,39 +325,19 @@ fn an_observer_sees_every_sample_and_the_expected_total() {
     assert_eq!(counter.1, ["check", "coarse", "fine", "finals"].map(str::to_owned).into());
 }
 
-/// A machine whose other processes disturb every so many samples, which then take three times as long. Chunks suffer
-/// most.
-struct Busy {
-    device: Simulated,
-    taken: u32,
-    every: u32,
-}
-
-impl Measurer for Busy {
-    fn check(&mut self, candidate: &Candidate) -> Result<(), MeasureFailure> {
-        self.device.check(candidate)
-    }
-
-    fn sample(
-        &mut self,
-        candidate: &Candidate,
-        portion: Portion,
-    ) -> Result<Sample, MeasureFailure> {
-        self.taken += 1;
-        let Sample { time_ns, clock_mhz, .. } = self.device.sample(candidate, portion)?;
-        let disturbed = self.taken.is_multiple_of(self.every);
-        let factor = if disturbed && candidate.launches > 1 { 3.0 } else { 1.0 };
-        Ok(Sample { time_ns: time_ns * factor, clock_mhz, disturbed })
-    }
-}
-
 #[test]
 fn disturbed_samples_are_taken_again_and_never_decide() {
     let mut undecided = 0;
     for (seed, space, nature) in ordinary(0..12) {
+        // Other processes disturb every so many samples, which then take three times as long. Chunks suffer most.
         let busy = |every| {
-            let mut busy = Busy { device: Simulated::new(nature.clone(), seed), taken: 0, every };
-            throughput(&space, &mut busy)
+            let change = |taken: u32, is_chunked, sample: Sample| {
+                let disturbed = taken.is_multiple_of(every);
+                let factor = if disturbed && is_chunked { 3.0 } else { 1.0 };
+                Sample { time_ns: sample.time_ns * factor, disturbed, ..sample }
+            };
+            let device = Simulated::new(nature.clone(), seed);
+            throughput(&space, &mut Changed::new(device, change))
         };
         let (quiet, some, all) = (busy(u32::MAX), busy(3), busy(1));
         assert_eq!((quiet.discarded, some.winner, some.undecided), (0, quiet.winner, false));
