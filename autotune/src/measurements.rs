@@ -27,7 +27,11 @@ use crate::stats::Samples;
 /// # Ok::<(), gridguard::profile::ProfileError>(())
 /// ```
 #[derive(Clone, Debug, Default)]
-pub struct Measurements(BTreeMap<(Key, Named), TuningOutcome>);
+pub struct Measurements {
+    outcomes: BTreeMap<(Key, Named), TuningOutcome>,
+    /// The lists that [`Self::settle`] made.
+    made: BTreeMap<Key, DecisionList>,
+}
 
 /// What the choices of a decision list cost shapes that it was not made from: each shape is left out once.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -45,34 +49,43 @@ pub struct HeldOut {
 impl Measurements {
     /// Adds the outcome from which `entry` was made.
     pub fn add(&mut self, entry: &Entry, outcome: &TuningOutcome) {
-        self.0.insert((entry.key.clone(), entry.shape.clone()), outcome.clone());
+        self.outcomes.insert((entry.key.clone(), entry.shape.clone()), outcome.clone());
     }
 
     /// Gives each key of `kernel` in the profile a decision list, with as few distinct choices as keep each shape within
-    /// 2 % of its best, and gives each measured entry the choice of its row. A list that still does so stays as it is,
-    /// since a person may have changed it.
+    /// 2 % of its best, and gives each measured entry the choice of its row. A list of before this run that does so too and
+    /// reaches as far stays as it is, since a person may have changed it.
     ///
     /// # Errors
     ///
     /// [`ProfileError`] if an entry cannot be replaced.
-    pub fn settle(&self, document: &mut Document, kernel: &str) -> Result<(), ProfileError> {
+    pub fn settle(&mut self, document: &mut Document, kernel: &str) -> Result<(), ProfileError> {
         let of_kernel = document.entries().iter().filter(|entry| entry.key.kernel == kernel);
         let shapes: Vec<ServedShape> = of_kernel.map(|entry| self.served(entry)).collect();
         for new in decision_lists(&shapes) {
-            let of_key = || shapes.iter().filter(|one| one.key == new.key);
-            let serves = |list: &&DecisionList| {
-                of_key().all(|one| {
+            let key = new.key.clone();
+            let of_key = || shapes.iter().filter(|one| one.key == key);
+            let stays = |list: &&DecisionList| {
+                let served = |one: &ServedShape| {
                     choice_of(list, &one.shape).is_some_and(|it| one.choices.contains(&it))
-                })
+                };
+                self.made.get(&key) != Some(*list) && list.reaches(&new) && of_key().all(served)
             };
-            let list = document.decision(&new.key).filter(serves).unwrap_or(&new).clone();
+            let list = document.decision(&key).filter(stays).cloned();
+            let list = list.unwrap_or_else(|| {
+                self.made.insert(key.clone(), new.clone());
+                new
+            });
             for ServedShape { key, shape, .. } in of_key() {
-                let Some(outcome) = self.0.get(&(key.clone(), shape.clone())) else { continue };
+                let Some(outcome) = self.outcomes.get(&(key.clone(), shape.clone())) else {
+                    continue;
+                };
                 let measured = choice_of(&list, shape).and_then(|choice| outcome.measured(&choice));
                 if let Some((measured, entry)) = measured.zip(document.get(key, shape)) {
                     let MeasuredCandidate { candidate, summary, .. } = measured;
                     let (before, now) = (entry.chosen.median_ns, summary.median_ns.max(1));
-                    let attained_percent = entry.found.attained_percent * before / now;
+                    let attained_percent =
+                        entry.found.attained_percent.saturating_mul(before) / now;
                     document.insert(Entry {
                         choice: candidate.choice,
                         parameters: candidate.parameters.clone(),
@@ -91,11 +104,11 @@ impl Measurements {
     /// Makes the lists without each shape in turn, and looks that shape up. `None` with fewer than three shapes.
     #[must_use]
     pub fn held_out(&self) -> Option<HeldOut> {
-        if self.0.len() < FEWEST {
+        if self.outcomes.len() < FEWEST {
             return None;
         }
         let mut kernels: BTreeMap<&str, Vec<(ServedShape, &TuningOutcome)>> = BTreeMap::new();
-        for ((key, shape), outcome) in &self.0 {
+        for ((key, shape), outcome) in &self.outcomes {
             let served =
                 ServedShape { key: key.clone(), shape: shape.clone(), choices: outcome.served() };
             kernels.entry(&key.kernel).or_default().push((served, outcome));
@@ -121,7 +134,7 @@ impl Measurements {
 
     fn served(&self, entry: &Entry) -> ServedShape {
         let served = ServedShape::of(entry);
-        match self.0.get(&(entry.key.clone(), entry.shape.clone())) {
+        match self.outcomes.get(&(entry.key.clone(), entry.shape.clone())) {
             Some(outcome) => ServedShape { choices: outcome.served(), ..served },
             None => served,
         }

@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use cudarc::driver::{CudaSlice, CudaStream};
 use gridguard::cuda::{Args, Kernel, Module};
-use gridguard::profile::{Attainable, L2, Policy, StoredChoice, Summary};
-use gridguard::{Choice, Dim3, Guard, LaunchRequest, Parameter, Plan, Strategy};
+use gridguard::profile::{Attainable, L2, Policy, Summary};
+use gridguard::{Choice, Dim3, Guard, LaunchRequest, Parameter, Plan};
 use rayon::prelude::*;
 
 use crate::candidate::Candidate;
@@ -13,7 +13,7 @@ use crate::clock::{DeviceClock, HostClock};
 use crate::error::Error;
 use crate::failure::{FailureKind, MeasureFailure, Measured};
 use crate::in_process::InProcess;
-use crate::measure::{Measurer, Portion, Workload};
+use crate::measure::{Measurer, Portion, Sample, Workload};
 use crate::stats::{Samples, position, real, whole};
 
 /// The traffic of a problem, and what the device can move at this size.
@@ -51,8 +51,7 @@ impl Roofline {
 pub fn transfer(guard: &Arc<Guard>, l2: L2, bytes: u64) -> Measured<Box<dyn Measurer>> {
     let policy = Policy { l2, ..Policy::default() };
     let Some(context) = guard.context() else {
-        let half = || vec![0; position(bytes / 2)];
-        let workload = HostTransfer { from: half(), to: half() };
+        let workload = HostTransfer { from: zeros(bytes / 2)?, to: zeros(bytes / 2)? };
         return Ok(Box::new(InProcess::new(workload, HostClock::new(policy))));
     };
     let stream = context.new_stream()?;
@@ -60,46 +59,57 @@ pub fn transfer(guard: &Arc<Guard>, l2: L2, bytes: u64) -> Measured<Box<dyn Meas
     Ok(Box::new(InProcess::new(workload, DeviceClock::new(guard, stream, policy)?)))
 }
 
-/// The bandwidth that `measurer`, from [`transfer`], reaches with `bytes`: the best way's median.
+/// The bandwidth that `measurer`, from [`transfer`], reaches with `bytes`: that of the best way's fastest sample that no
+/// other process disturbed.
 ///
 /// # Errors
 ///
-/// The failure of all ways.
+/// A failure if no way has a time, of kind [`FailureKind::Busy`] if other processes disturbed every sample.
 pub fn attainable(measurer: &mut dyn Measurer, l2: L2, bytes: u64) -> Result<Attainable, Error> {
-    let mut failure = None;
+    let mut failure =
+        MeasureFailure::new(FailureKind::Busy, "other processes disturbed every sample");
     let mut best = 0;
     for way in WAYS {
         let candidate = candidate(way);
-        let mut median = || -> Measured<Option<f64>> {
+        let mut least = || -> Measured<Option<f64>> {
             measurer.check(&candidate)?;
-            let mut time = || Ok(measurer.sample(&candidate, Portion::Sequence)?.time_ns);
-            time()?;
-            let times = (0..SAMPLES).map(|_| time()).collect::<Measured<Vec<f64>>>()?;
-            Ok(Samples::new(times).map(|samples| samples.median()))
+            let mut sample = || measurer.sample(&candidate, Portion::Sequence);
+            sample()?;
+            let mut times = Vec::new();
+            for _ in 0..MOST_SAMPLES {
+                let Sample { time_ns, disturbed, .. } = sample()?;
+                times.extend(Some(time_ns).filter(|time| !disturbed && *time > 0.0));
+                if times.len() == SAMPLES {
+                    break;
+                }
+            }
+            Ok(Samples::new(times).map(|samples| samples.least()))
         };
-        match median() {
-            Ok(Some(median)) => best = best.max(whole(real(bytes) * 1e9 / median)),
+        match least() {
+            Ok(Some(least)) => best = best.max(whole(real(bytes) * 1e9 / least)),
             Ok(None) => {}
-            Err(error) => failure = Some(error),
+            Err(error) => failure = error,
         }
     }
-    match failure {
-        Some(failure) if best == 0 => Err(failure.into()),
-        _ => Ok(Attainable { l2, bytes, bytes_per_second: best }),
+    if best == 0 {
+        return Err(failure.into());
     }
+    Ok(Attainable { l2, bytes, bytes_per_second: best })
 }
 
 /// A way to move bytes: copy a half to the other, or read them all.
 fn candidate(way: u64) -> Candidate {
-    Candidate {
-        parameters: vec![(WAY.to_owned(), way)],
-        choice: StoredChoice::Whole,
-        strategy: Strategy::Whole,
-        launches: 1,
-        largest_chunk: 1,
-        block_threads: 0,
-        scratch_bytes: 0,
-    }
+    Candidate::whole(vec![(WAY.to_owned(), way)], 1)
+}
+
+/// Memory of the host. Its pages are placed by the threads that touch them first, which copy.
+fn zeros(bytes: u64) -> Measured<Vec<u8>> {
+    let failed = |error| {
+        let message = format!("cannot allocate {bytes} bytes on the host: {error}");
+        MeasureFailure::new(FailureKind::Launch, message)
+    };
+    Vec::<u8>::new().try_reserve_exact(position(bytes)).map_err(failed)?;
+    Ok(vec![0; position(bytes)])
 }
 
 /// Copies only: the host's cores read as fast as they copy in the limit of its memory.
@@ -195,8 +205,10 @@ const WAY: &str = "way";
 const COPY: u64 = 0;
 /// A copy, and reads.
 const WAYS: [u64; 2] = [COPY, 1];
-/// Enough for a median within 1 %.
+/// Enough for the fastest one to be within 1 % of the least time.
 const SAMPLES: usize = 9;
+/// A machine whose other processes disturb more is too busy to say what it moves.
+const MOST_SAMPLES: usize = 4 * SAMPLES;
 /// What a thread of the host copies at a time.
 const PART_BYTES: usize = 1 << 20;
 /// The threads of a block that reads, and how many of them fill a multiprocessor.
@@ -221,6 +233,33 @@ mod tests {
         assert_eq!(roofline.least_ns(), 500_000.0);
         let times = Summary { median_ns: 531_915, ..Summary::default() };
         assert_eq!((roofline.percent(&times), roofline.percent(&Summary::default())), (94, 0));
+    }
+
+    /// Moves 1,000 bytes a microsecond, or half as many while others disturb it: all but every `quiet`th sample.
+    struct Disturbed(u32, u32);
+
+    impl Measurer for Disturbed {
+        fn check(&mut self, _: &Candidate) -> Measured<()> {
+            Ok(())
+        }
+
+        fn sample(&mut self, _: &Candidate, _: Portion) -> Measured<Sample> {
+            self.0 += 1;
+            let disturbed = self.1 == 0 || !self.0.is_multiple_of(self.1);
+            let time_ns = if disturbed { 2000.0 } else { 1000.0 };
+            Ok(Sample { time_ns, clock_mhz: None, disturbed })
+        }
+    }
+
+    #[test]
+    fn disturbed_samples_state_no_limit_and_absurd_sizes_are_errors() {
+        let measured = attainable(&mut Disturbed(0, 5), L2::Hot, 1000).expect("some are quiet");
+        assert_eq!(measured.bytes_per_second, 1_000_000_000);
+        let error = attainable(&mut Disturbed(0, 0), L2::Hot, 1000).expect_err("none is quiet");
+        assert_eq!(error.to_string(), "other processes disturbed every sample");
+        let guard = Arc::new(Guard::host(DeviceLimits::any_device()));
+        let error = transfer(&guard, L2::Hot, u64::MAX).err().expect("no such memory");
+        assert!(error.message.starts_with("cannot allocate 9223372036854775807 bytes"), "{error}");
     }
 
     #[test]

@@ -1,11 +1,11 @@
 use std::collections::BTreeMap;
 
 use fastrand::Rng;
+use gridguard::DeviceLimits;
 use gridguard::profile::{
     DecisionRow, DeviceIdentity, Document, Environment, Key, Match, MatchKind, Named, Objective,
-    Profile, Provenance, StoredChoice,
+    Profile, Provenance,
 };
-use gridguard::{DeviceLimits, Strategy};
 
 use super::simulation::{Nature, Simulated, throughput};
 use crate::stats::{real, whole};
@@ -14,15 +14,7 @@ use crate::{Budget, Candidate, Measurements, Portion, Samples, Space, tune};
 const WARPS: [u64; 5] = [4, 1, 2, 8, 16];
 
 fn candidate(warps: u64) -> Candidate {
-    Candidate {
-        parameters: vec![("warps".into(), warps)],
-        choice: StoredChoice::Whole,
-        strategy: Strategy::Whole,
-        launches: 1,
-        largest_chunk: 1,
-        block_threads: 32 * warps,
-        scratch_bytes: 0,
-    }
+    Candidate { block_threads: 32 * warps, ..Candidate::whole(vec![("warps".into(), warps)], 1) }
 }
 
 /// A kernel whose best number of warps grows with its columns: 1.5 % for the square of the distance in octaves.
@@ -130,6 +122,23 @@ fn a_search_stops_at_a_candidate_within_three_percent_of_the_limit() {
     let at_default = search(Some(default * 0.99));
     let timed = at_default.candidates.iter().filter(|one| one.summary.samples > 0).count();
     assert_eq!((&at_default.winner, timed, at_default.complete), (&candidate(WARPS[0]), 1, true));
+}
+
+#[test]
+fn a_list_reaches_as_far_as_its_shapes_whatever_the_order_of_the_searches() {
+    let [one, other] = [[8000, 2048], [4000, 4096]];
+    for searched in [[one, other], [other, one]] {
+        let mut document = Document::new(device(), Environment::default());
+        // The first is of another key.
+        tuned(&[one, searched[0], searched[1]], &mut document);
+        let list = document.decision(&key("f16")).expect("made");
+        let within = [("rows", (500, 64_000)), ("columns", (1024, 8192))];
+        assert_eq!(
+            list.within,
+            within.map(|(name, range)| (name.to_owned(), range)),
+            "{searched:?}"
+        );
+    }
 }
 
 #[test]

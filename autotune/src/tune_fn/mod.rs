@@ -23,8 +23,8 @@ use self::workload::FnWorkload;
 use crate::candidate::{Candidate, LaunchConfig, chunked};
 use crate::clock::{DeviceClock, HostClock};
 use crate::control::Budget;
-use crate::error::Error;
-use crate::failure::{MeasureFailure, Measured};
+use crate::error::{Error, ErrorKind};
+use crate::failure::{FailureKind, MeasureFailure, Measured};
 use crate::in_process::InProcess;
 use crate::journal::Resumed;
 use crate::measure::Measurer;
@@ -288,10 +288,8 @@ impl<'a> FnSpace<'a> {
         if let Some(on_record) = on_record {
             resumed = resumed.on_record(on_record);
         }
-        let roofline = self
-            .bytes
-            .map(|bytes| roofline(self.guard.as_ref(), key.policy.l2, bytes))
-            .transpose()?;
+        let stated = self.bytes.map(|bytes| roofline(self.guard.as_ref(), key.policy.l2, bytes));
+        let roofline = stated.transpose()?.flatten();
         let least_ns = roofline.map(|roofline| roofline.least_ns());
         let budget = Budget { wall_time: self.time_limit, least_ns, ..Budget::default() };
         let outcome = tune(&mut resumed, &mut space, key.objective, &budget, &mut ())?;
@@ -355,8 +353,8 @@ impl TunedFn {
     }
 }
 
-/// What the device, or the host, can move with this traffic.
-fn roofline(device: Option<&Arc<Guard>>, l2: L2, bytes: u64) -> Result<Roofline, Error> {
+/// What the device, or the host, can move with this traffic. `None` if other processes are too busy to tell.
+fn roofline(device: Option<&Arc<Guard>>, l2: L2, bytes: u64) -> Result<Option<Roofline>, Error> {
     let profile = device.and_then(|guard| guard.profile());
     let known = profile.and_then(|all| all.attainable(l2, bytes));
     let measure = || {
@@ -365,7 +363,13 @@ fn roofline(device: Option<&Arc<Guard>>, l2: L2, bytes: u64) -> Result<Roofline,
         let size = Attainable::size_of(bytes);
         attainable(transfer(&guard, l2, size)?.as_mut(), l2, size)
     };
-    Ok(Roofline { bytes, attainable: known.map_or_else(measure, Ok)? })
+    match known.map_or_else(measure, Ok) {
+        Ok(attainable) => Ok(Some(Roofline { bytes, attainable })),
+        Err(error) => match error.kind() {
+            ErrorKind::Setup(failure) if failure.kind == FailureKind::Busy => Ok(None),
+            _ => Err(error),
+        },
+    }
 }
 
 /// The legal launches of `configurations`: unsplit, or in chunks of these sizes, or in all ways worth measuring.

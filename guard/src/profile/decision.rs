@@ -75,6 +75,16 @@ impl DecisionList {
         })
     }
 
+    /// Whether the list decides all shapes that `other` decides.
+    #[must_use]
+    pub fn reaches(&self, other: &Self) -> bool {
+        let mut pairs = self.within.iter().zip(&other.within);
+        self.within.len() == other.within.len()
+            && pairs.all(|((name, (low, high)), (other, (least, most)))| {
+                name == other && low <= least && most <= high
+            })
+    }
+
     /// The place of a size among the sizes of a shape.
     pub(super) fn place(&self, name: &str) -> Option<usize> {
         self.within.iter().position(|(other, _)| other == name)

@@ -268,9 +268,8 @@ impl Session<'_> {
     /// that entry meanwhile.
     fn publish(&self, entry: &Entry, outcome: &TuningOutcome) -> Result<(), CommandError> {
         let (file, Entry { key, shape, .. }) = (&self.group.file, entry);
-        let mut ours = Document::new(self.target.identity.clone(), self.environment.clone());
-        let empty = ours.clone();
-        ours.insert(entry.clone())?;
+        let empty = Document::new(self.target.identity.clone(), self.environment.clone());
+        let ours = empty.clone();
         // No lookup finds entries of the kernel's earlier code. The code of other programs is unknown.
         let sources = current_sources(&key.kernel);
         let is_gone = |other: &Entry| {
@@ -281,9 +280,9 @@ impl Session<'_> {
         let mut measured = self.group.measured.lock().unwrap_or_else(PoisonError::into_inner);
         measured.add(entry, outcome);
         let published = profile::update(file, empty, |document| {
-            let replaced = document.get(key, shape).cloned();
-            document.retain(|other| (&other.key, &other.shape) != (key, shape) && !is_gone(other));
+            document.retain(|other| !is_gone(other));
             document.merge(&ours)?;
+            let replaced = document.insert(entry.clone())?;
             let moved = self.group.attainable.lock().unwrap_or_else(PoisonError::into_inner);
             moved.iter().try_for_each(|one| document.add_attainable(*one))?;
             measured.settle(document, &key.kernel).map(|()| replaced)
