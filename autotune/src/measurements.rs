@@ -156,8 +156,7 @@ impl fmt::Display for HeldOut {
 
 /// The choice of a list for a shape.
 fn choice_of(list: &DecisionList, shape: &Named) -> Option<RowChoice> {
-    let sizes: Vec<u64> = shape.iter().map(|(_, size)| *size).collect();
-    let row = list.rows.get(list.row(&sizes)?)?;
+    let row = list.rows.get(list.row_of(shape)?)?;
     Some((!row.is_default()).then(|| (row.choice, row.parameters.clone())))
 }
 

@@ -321,8 +321,7 @@ mod tests {
                 let mut unused: BTreeSet<usize> =
                     (0..list.rows.len()).filter(|row| !list.rows[*row].is_default()).collect();
                 for one in shapes.iter().filter(|one| one.key == list.key) {
-                    let sizes: Vec<u64> = one.shape.iter().map(|(_, size)| *size).collect();
-                    let place = list.row(&sizes).expect("measured");
+                    let place = list.row_of(&one.shape).expect("measured");
                     let row = &list.rows[place];
                     let choice = (!row.is_default()).then(|| (row.choice, row.parameters.clone()));
                     prop_assert!(one.choices.contains(&choice), "{:?} {:?}", one, list);

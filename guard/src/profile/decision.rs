@@ -75,6 +75,14 @@ impl DecisionList {
         })
     }
 
+    /// The index of the row that decides a shape, whose sizes must have the names of the list.
+    #[must_use]
+    pub fn row_of(&self, shape: &Named) -> Option<usize> {
+        let sizes: Vec<u64> = shape.iter().map(|(_, size)| *size).collect();
+        let mut names = shape.iter().zip(&self.within);
+        self.row(&sizes).filter(|_| names.all(|((name, _), (other, _))| name == other))
+    }
+
     /// Whether the list decides all shapes that `other` decides.
     #[must_use]
     pub fn reaches(&self, other: &Self) -> bool {
@@ -128,11 +136,7 @@ impl DecisionList {
 
     /// Checks that the row that decides the shape of an entry of the key has its choice.
     pub(super) fn check_entry(&self, entry: &Entry) -> Result<(), ProfileError> {
-        let names = |place: usize| self.within.get(place).map(|(name, _)| name);
-        let is_of_list =
-            entry.shape.iter().enumerate().all(|(place, (name, _))| names(place) == Some(name));
-        let sizes: Vec<u64> = entry.shape.iter().map(|(_, size)| *size).collect();
-        let Some(place) = self.row(&sizes).filter(|_| is_of_list) else { return Ok(()) };
+        let Some(place) = self.row_of(&entry.shape) else { return Ok(()) };
         match self.rows.get(place) {
             Some(row) if !row.serves(entry) => {
                 let shape = Ron(&entry.shape);

@@ -92,9 +92,10 @@ impl Prune {
         // Such an entry would no longer say that it measured the choice of its row.
         let rows = document.decisions().to_vec();
         let is_of_row = |entry: &Entry| {
-            let sizes: Vec<u64> = entry.shape.iter().map(|(_, size)| *size).collect();
             let mut lists = rows.iter().filter(|list| list.key == entry.key);
-            lists.any(|list| list.row(&sizes).is_some_and(|row| !list.rows[row].is_default()))
+            lists.any(|list| {
+                list.row_of(&entry.shape).is_some_and(|row| !list.rows[row].is_default())
+            })
         };
         document.retain(|entry| {
             let remark = |reason| Remark { entry: entry.clone(), reason };

@@ -72,6 +72,8 @@ fn a_row_decides_where_no_entry_has_the_sizes_and_never_beyond_the_list() {
         let decision = profile.decision(&key("copy"), &sizes);
         assert_eq!(decision.is_some(), sizes[0] != 9000);
     }
+    let other = vec![("rows".to_owned(), 64), ("heads".to_owned(), 1)];
+    assert_eq!(decided().decisions()[0].row_of(&other), None, "sizes of other names");
     let misses = MissLog::new(8);
     misses.record(&key("copy"), &["rows"], &[65], Match::Row { row: 0 }.kind());
     assert!(misses.snapshot().is_empty(), "a row decides it");
