@@ -220,8 +220,7 @@ fn cells(points: &[Point], place: usize) -> Vec<(u64, u64)> {
     starts.zip(ends.iter().copied()).collect()
 }
 
-/// How far a list reaches beyond the measured sizes, as a factor. Left out by size, measured shapes beyond had no gain that
-/// other shapes foretold, and the choices of other element types were slower than the default as often as faster.
+/// How far a list reaches beyond the measured sizes, as a factor.
 const REACH: u64 = 2;
 const ITEMS_REACH: u64 = 8;
 /// Choices that are found by an exact search, besides the default.
