@@ -1,7 +1,9 @@
 //! A journal of all measurements, so that an interrupted search can resume.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::fs::File;
 use std::io::{self, BufRead, Write};
+use std::path::Path;
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
@@ -90,6 +92,18 @@ impl Journal {
         let header = json!({ "format": JOURNAL_FORMAT, "subject": self.subject });
         write_line(output, &header, MAX_LINE_BYTES)?;
         self.records.iter().try_for_each(|record| record.write_line(output))
+    }
+
+    /// Replaces the whole file at `path`, so that a crash loses no earlier records, and opens it for new ones.
+    ///
+    /// # Errors
+    ///
+    /// As [`Self::write_lines`], and [`io::Error`] of the file system.
+    pub fn rewrite(&self, path: &Path) -> io::Result<File> {
+        let mut lines = Vec::new();
+        self.write_lines(&mut lines)?;
+        gridguard_files::publish(path, &lines)?;
+        gridguard_files::append(path)
     }
 
     /// Checks that a search of subject `now` can resume from these results.

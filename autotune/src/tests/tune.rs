@@ -20,8 +20,17 @@ fn quantile(values: &[f64], fraction: f64) -> f64 {
 /// and by what the comparison with it does not resolve.
 #[test]
 fn regret_and_samples_stay_small_and_the_choice_is_never_worse_than_the_default() {
+    let [regrets, shares] = regrets_and_shares(ordinary(0..400));
+    assert!(quantile(&regrets, 0.5) <= 0.005);
+    assert!(quantile(&regrets, 0.95) <= 0.02);
+    assert!(quantile(&regrets, 1.0) <= 0.03);
+    assert!(quantile(&shares, 0.5) <= 0.25);
+}
+
+/// The regret of each search, and its samples as a share of 40 for each candidate.
+fn regrets_and_shares(problems: impl Iterator<Item = (u64, Space, Nature)>) -> [Vec<f64>; 2] {
     let (mut regrets, mut shares) = (Vec::new(), Vec::new());
-    for (seed, space, nature) in ordinary(0..400) {
+    for (seed, space, nature) in problems {
         let outcome = throughput(&space, &mut Simulated::new(nature.clone(), seed));
         assert!(outcome.complete);
         regrets.push(nature.regret(&outcome.winner));
@@ -29,16 +38,10 @@ fn regret_and_samples_stay_small_and_the_choice_is_never_worse_than_the_default(
         let is_worse = nature.regret(&outcome.winner) > nature.regret(&outcome.default);
         assert!(!is_worse, "seed {seed}: {} for {}", outcome.winner, outcome.default);
     }
-    println!(
-        "{} spaces: regret {:?}",
-        regrets.len(),
-        [0.5, 0.95, 1.0].map(|q| quantile(&regrets, q))
-    );
-    println!("shares  {:?}", [0.5, 0.95, 1.0].map(|q| quantile(&shares, q)));
-    assert!(quantile(&regrets, 0.5) <= 0.005);
-    assert!(quantile(&regrets, 0.95) <= 0.02);
-    assert!(quantile(&regrets, 1.0) <= 0.03);
-    assert!(quantile(&shares, 0.5) <= 0.25);
+    let quantiles = |all: &[f64]| [0.5, 0.95, 1.0].map(|fraction| quantile(all, fraction));
+    let count = regrets.len();
+    println!("{count} spaces: regret {:?}, shares {:?}", quantiles(&regrets), quantiles(&shares));
+    [regrets, shares]
 }
 
 #[test]
@@ -117,22 +120,10 @@ fn the_choice_is_the_same_in_every_run() {
 /// All candidates of up to 256 get two samples, and ties are measured until they are clear.
 #[test]
 fn a_large_space_is_searched_with_a_fraction_of_the_samples() {
-    let (mut regrets, mut shares) = (Vec::new(), Vec::new());
-    for seed in 0..60 {
-        let (space, nature) = problem(seed, 16);
-        if space.candidates().len() <= 64 {
-            continue;
-        }
-        let outcome = throughput(&space, &mut Simulated::new(nature.clone(), seed));
-        regrets.push(nature.regret(&outcome.winner));
-        shares.push(real(outcome.evaluations) / real(40 * count(space.candidates().len())));
-    }
-    println!(
-        "{} large: regret {:?}",
-        regrets.len(),
-        [0.5, 0.95, 1.0].map(|q| quantile(&regrets, q))
-    );
-    println!("shares {:?}", [0.5, 1.0].map(|q| quantile(&shares, q)));
+    let problems = (0..60).map(|seed| (seed, problem(seed, 16)));
+    let large = problems.filter(|(_, (space, _))| space.candidates().len() > 64);
+    let [regrets, shares] =
+        regrets_and_shares(large.map(|(seed, (space, nature))| (seed, space, nature)));
     assert!(quantile(&regrets, 0.95) <= 0.025);
     assert!(quantile(&regrets, 1.0) <= 0.03);
     assert!(quantile(&shares, 0.5) <= 0.2);

@@ -98,11 +98,7 @@ impl Kept {
         default: Candidate,
     ) -> Result<impl FnMut(&JournalRecord) + Send + 'static, Error> {
         let Self { path, lock, journal, .. } = self;
-        let mut lines = Vec::new();
-        journal.write_lines(&mut lines).map_err(unusable(&path, ""))?;
-        gridguard_files::publish(&path, &lines)
-            .map_err(|error| unusable(&path, "")(error.error))?;
-        let mut open = Some(gridguard_files::append(&path).map_err(unusable(&path, ""))?);
+        let mut open = Some(journal.rewrite(&path).map_err(unusable(&path, ""))?);
         Ok(move |record: &JournalRecord| {
             let _held = &lock;
             let (candidate, failed) = match record {

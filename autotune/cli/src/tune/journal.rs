@@ -1,13 +1,13 @@
 //! Stores the journals of unfinished searches beside the profile, for the next run.
 
 use std::collections::BTreeMap;
-use std::fs::{self, File};
+use std::fs;
 use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use gridguard_autotune::{Journal, JournalRecord};
-use gridguard_files::{FileLock, LockError, PublishError, ReadError, create_folder, publish};
+use gridguard_files::{FileLock, LockError, PublishError, ReadError, create_folder};
 
 use super::task::Task;
 
@@ -49,8 +49,9 @@ impl JournalFile {
 
     /// Appends each new record, and holds the lock. If writing fails, only the journal is lost.
     pub(crate) fn into_writer(self) -> impl FnMut(&JournalRecord) + Send + 'static {
-        let mut file = self.rewrite().ok();
-        let Self { lock, .. } = self;
+        let Self { path, lock, journal } = self;
+        // Without an incomplete last line.
+        let mut file = journal.rewrite(&path).ok();
         move |record| {
             let _held = &lock;
             if let Some(open) = &mut file
@@ -59,15 +60,6 @@ impl JournalFile {
                 file = None;
             }
         }
-    }
-
-    /// Rewrites the file without an incomplete last line.
-    fn rewrite(&self) -> io::Result<File> {
-        let mut lines = Vec::new();
-        self.journal.write_lines(&mut lines)?;
-        // Replaces the whole file, so that a crash loses no earlier records.
-        publish(&self.path, &lines)?;
-        gridguard_files::append(&self.path)
     }
 
     /// Removes the journals of a finished task. Keeps refused journals, and journals that another process has open.
@@ -261,7 +253,7 @@ mod tests {
             assert!(refused.contains(&expected), "{refused}");
             assert_eq!(fs::read(kept).expect("kept"), garbage);
         }
-        File::create(&path).and_then(|file| file.set_len(1 << 40)).expect("a sparse file");
+        fs::File::create(&path).and_then(|file| file.set_len(1 << 40)).expect("a sparse file");
         let (_, refused) = open(&profile, "5x8", "13.0");
         let refused = refused.expect("refused");
         assert!(
