@@ -6,8 +6,8 @@ use core::num::NonZeroU64;
 use criterion::{BatchSize, Criterion, criterion_group, criterion_main};
 use gridguard::DeviceLimits;
 use gridguard::profile::{
-    DeviceIdentity, Document, Entry, Environment, Key, MatchKind, MissLog, Profile, Provenance,
-    StoredChoice, Summary,
+    DecisionList, DecisionRow, DeviceIdentity, Document, Entry, Environment, Key, MatchKind,
+    MissLog, Profile, Provenance, StoredChoice, Summary,
 };
 
 /// Number of kernels, each with two element types.
@@ -75,6 +75,19 @@ fn document() -> Document {
     document
 }
 
+/// A list of three rows for each key, for 49 to 127 rows, where no entry is.
+fn decide(document: &mut Document) {
+    for kernel in 0..2 * KERNELS {
+        let row = |most, shape| {
+            let Entry { choice, parameters, .. } = entry(kernel, shape);
+            DecisionRow { when: vec![("columns".into(), (0, most))], choice, parameters }
+        };
+        let within = vec![("rows".into(), (49, 127)), ("columns".into(), (0, 1 << 40))];
+        let rows = vec![row(200, 20), row(5000, 40), row(1 << 40, 60)];
+        assert!(document.decide(DecisionList { key: key(kernel), within, rows }).is_ok());
+    }
+}
+
 fn indexed(document: Document) -> Profile {
     let (profile, notices) = Profile::from_document(document, &device(), &Environment::default());
     assert!(notices.is_empty());
@@ -113,10 +126,13 @@ type Lookup = (&'static str, fn([u64; 2]) -> [u64; 2], MatchKind);
 
 /// Lookups of every kind, each over all kernels and the same 70 shapes of each.
 fn lookups(criterion: &mut Criterion) {
-    let profile = indexed(document());
+    let mut document = document();
+    decide(&mut document);
+    let profile = indexed(document);
     let keys: Vec<Key> = (0..2 * KERNELS).map(key).collect();
-    let kinds: [Lookup; 4] = [
+    let kinds: [Lookup; 5] = [
         ("an exact shape", |sizes| sizes, MatchKind::Exact),
+        ("a shape that a row decides", |[_, columns]| [100, columns + 1], MatchKind::Row),
         ("a shape of a bucket", |[rows, columns]| [rows + 1, columns + 1], MatchKind::Bucket),
         ("a neighbour", |[rows, columns]| [between(rows), columns], MatchKind::Neighbour),
         (
