@@ -82,7 +82,7 @@ fn a_failing_program_fails_its_candidate_with_its_message() {
         ("echo \"{{\\\"ms\\\": -0.5}}\"", Launch, "the program printed \"-0.5\" as ms"),
         ("echo \"{{\\\"ms\\\": [1e-3, null]}}\"", Launch, "the program printed \"null\" as ms"),
         // An hour each: no test takes that long.
-        ("echo \"{{\\\"ms\\\": [3.6e6]}}\"", Launch, "the program printed times of 3600000 ms"),
+        ("echo \"{{\\\"ms\\\": [3.6e6]}}\"", Launch, "the program printed times of 3600000.000 ms"),
         (
             "echo \"{{\\\"ms\\\": 0.01, \\\"check\\\": \\\"3 of 7 differ\\\"}}\"",
             Mismatch,
