@@ -69,8 +69,13 @@ impl Line {
     pub(crate) fn is_notice(&self) -> bool {
         const LEVELS: &str = "warning|warn|info|debug|notice|w|i|d";
         let tags = self.lower.get(..self.starts().pop().unwrap_or(0)).unwrap_or_default();
-        tags.split(|c: char| !c.is_alphanumeric()).any(|tag| LEVELS.split('|').any(|it| it == tag))
-            || self.text.contains("Warning: ")
+        // A path's drive, a thread or a host may be named like a level of one letter.
+        let is_level = |word: &str| {
+            let name = word.split(':').next().unwrap_or_default();
+            LEVELS.split('|').any(|it| it == name) && (name.len() > 1 || name == word)
+        };
+        let is_between = |c: char| c.is_whitespace() || "[](),|".contains(c);
+        tags.split(is_between).any(is_level) || self.text.contains("Warning: ")
     }
 
     /// Where the message may begin: at the start, and behind each time stamp, level and bracket in front of it.

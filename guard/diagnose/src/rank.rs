@@ -4,17 +4,18 @@ use core::cmp::Reverse;
 use std::collections::BTreeMap;
 
 use crate::diagnosis::{Cause, Consequence, Diagnosis, Failure, Line, StatedLaunch};
-use crate::kinds::{Confidence, Platform};
+use crate::kinds::{Confidence, Fault, Platform};
 use crate::known::{Known, ViolatedRule};
 use crate::pattern::Capture;
 use crate::relation::{Relation, evaluate};
-use crate::rows::{self, ROWS, Row, place_of};
+use crate::rows::{self, DERIVED, ROWS, Row, place_of};
 use crate::scan::{Fact, Found, Hit, LogScanner};
 use crate::template::{fill, fill_all};
 use crate::value::Value;
 
 /// Facts that belong to one launch: lines away from a failure, they are another launch's.
-const OF_LAUNCH: [&str; 7] = ["grid", "block", "dim3", "cluster", "shared", "registers", "kernel"];
+pub(crate) const OF_LAUNCH: [&str; 7] =
+    ["grid", "block", "dim3", "cluster", "shared", "registers", "kernel"];
 /// Lines between a launch's facts and its failure.
 const LAUNCH_LINES: u64 = 40;
 
@@ -106,6 +107,20 @@ impl LogScanner {
                     && (!it.row.recovers || self.count() > 0)
             });
         }
+        // Sizes of a launch prove nothing about a copy that failed on the same line.
+        let is_other_call = |it: &&Holding<'_>| {
+            it.row.confidence == Confidence::Call
+                && it.row.fault == Fault::Program
+                && !DERIVED.contains(&it.place)
+        };
+        let calls = holding.iter().filter(is_other_call).map(|it| (it.found.line, it.row.explains));
+        let calls: Vec<_> = calls.collect();
+        holding.retain(|it| {
+            let explained = |codes: &[usize]| it.row.explains.iter().any(|of| codes.contains(of));
+            let decides =
+                |(line, codes): &(u64, &[usize])| *line == it.found.line && explained(codes);
+            !(DERIVED.contains(&it.place) && calls.iter().any(decides))
+        });
         let is_of_other = |row: &Row| {
             matches!(
                 (platform, row.platform),
@@ -269,27 +284,36 @@ impl Facts<'_> {
         let own = captures.len();
         let relations: Vec<_> =
             row.when.iter().filter_map(|text| Relation::parse(text).ok()).collect();
-        // Sizes that break a limit decide, also if the log states others behind them.
-        for back in 0.. {
-            let known = |name: &str| self.value(&captures, found.line, name);
-            if relations.iter().all(|relation| relation.holds(&known)) {
-                return Some(captures);
-            }
-            captures.truncate(own);
-            let earlier = OF_LAUNCH.iter().chain(&["shape"]).filter_map(|name| {
-                let stated = self.stated(name, found.line).filter(|it| it.line <= found.line);
-                stated.rev().nth(back)
-            });
-            captures.extend(earlier.map(|it| it.capture.clone()));
-            if captures.len() == own || row.confidence > Confidence::Constraint {
-                break;
-            }
+        let known = |name: &str| self.value(&captures, found.line, name);
+        if relations.iter().all(|relation| relation.holds(&known)) {
+            return Some(captures);
         }
-        None
+        if row.confidence > Confidence::Constraint {
+            return None;
+        }
+        // Sizes that break a limit decide, also if the log states others behind them. Those of one launch are on one
+        // line.
+        let earlier = OF_LAUNCH.iter().flat_map(|name| self.stated(name, found.line));
+        let mut lines: Vec<u64> =
+            earlier.map(|it| it.line).filter(|line| *line <= found.line).collect();
+        lines.sort_unstable();
+        lines.dedup();
+        lines.into_iter().rev().find_map(|line| {
+            captures.truncate(own);
+            let facts = self.log.facts.iter().filter(|it| it.line == line);
+            let facts = facts.filter(|it| OF_LAUNCH.contains(&it.capture.name.as_str()));
+            captures.extend(facts.map(|it| it.capture.clone()));
+            let known = |name: &str| {
+                let is_other =
+                    OF_LAUNCH.contains(&name) && captures.iter().all(|it| it.name != name);
+                (!is_other).then(|| self.value(&captures, found.line, name)).flatten()
+            };
+            relations.iter().all(|relation| relation.holds(&known)).then(|| captures.clone())
+        })
     }
 
     /// The facts of this name that may serve the line.
-    fn stated<'a>(&'a self, name: &str, line: u64) -> impl DoubleEndedIterator<Item = &'a Fact> {
+    fn stated<'a>(&'a self, name: &str, line: u64) -> impl Iterator<Item = &'a Fact> {
         let of_launch = OF_LAUNCH.contains(&name);
         let facts = self.log.facts.iter().filter(move |it| it.capture.name == name);
         facts.filter(move |it| !of_launch || it.line.abs_diff(line) <= LAUNCH_LINES)

@@ -8,6 +8,7 @@ use std::io::{self, BufRead};
 use crate::input;
 use crate::kinds::{Confidence, Platform};
 use crate::pattern::{Capture, Line, Pattern};
+use crate::rank::OF_LAUNCH;
 use crate::rows::{self, DERIVED, PATTERNS, ROWS, Row, Use};
 use crate::template::fill_all;
 use crate::traceback::Traceback;
@@ -251,10 +252,15 @@ impl LogScanner {
         let harmless = found.iter().filter(|(row, ..)| ROWS.get(*row).is_some_and(is_harmless));
         if let Some(harmless) = harmless.map(|(_, words, _)| *words).max() {
             // A line that names need and limit, or sizes of a launch, in more words is no harmless one.
-            found.retain(|(row, words, _)| {
+            found.retain(|(row, words, captures)| {
                 ROWS.get(*row).is_some_and(|row| match row.confidence {
                     Confidence::Harmless => true,
-                    Confidence::Constraint | Confidence::Fact => *words > harmless,
+                    Confidence::Constraint => *words > harmless,
+                    Confidence::Fact => {
+                        let names = row.facts.iter().map(|(name, _)| *name);
+                        let mut names = names.chain(captures.iter().map(|it| it.name.as_str()));
+                        *words > harmless || !names.any(|it| OF_LAUNCH.contains(&it))
+                    }
                     _ => false,
                 })
             });

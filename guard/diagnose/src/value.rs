@@ -17,9 +17,9 @@ pub(crate) enum Kind {
     Cc,
     /// `(1, 90000)`, `[2, 3]`, `1x2x3`, `{1,2,3}`, `dim3(1, 2)`.
     Dims,
-    /// Dimensions or one number.
+    /// Dimensions or one number that is no share and no fraction.
     Size,
-    /// What is between a name and its value: `=`, `: `, quotes, or nothing.
+    /// What is between a name and its value: `=`, `: `, quotes, or nothing at the border of a word.
     Sign,
     /// Text without white space.
     Word,
@@ -95,10 +95,22 @@ impl Kind {
             Self::Version => parts(bytes, at).into_iter().collect(),
             Self::Cc => capability(bytes, at),
             Self::Dims => dims(bytes, at).into_iter().collect(),
-            Self::Size => dims(bytes, at).into_iter().chain(integers(bytes, at)).collect(),
+            Self::Size => {
+                let mut ends = integers(bytes, at);
+                // Neither a part of a whole nor the whole part of a fraction.
+                ends.retain(|end| {
+                    let next = run(bytes, *end, |it| *it == b' ');
+                    let is_share = matches!(bytes.get(next), Some(b'%' | b'/'));
+                    let is_cut = bytes.get(*end) == Some(&b'.') && is_digit(bytes, end + 1);
+                    !(is_share || is_cut)
+                });
+                ends.splice(0..0, dims(bytes, at));
+                ends
+            }
             Self::Sign => {
                 let end = run(bytes, at, |it| b" =:'\"`".contains(it));
-                let is_apart = end > at || !bytes.get(end).is_some_and(|it| is_word(*it));
+                let is_inside = |at: usize| bytes.get(at).is_some_and(|it| is_word(*it));
+                let is_apart = end > at || !(is_inside(at.wrapping_sub(1)) && is_inside(at));
                 is_apart.then_some(end).into_iter().collect()
             }
             Self::Name => names(bytes, at),
@@ -130,7 +142,8 @@ impl Kind {
             }
             Self::Size if dims(text.as_bytes(), 0).is_none() => number(number_of(text)),
             Self::Dims | Self::Size => {
-                let text = text.rsplit_once("im3").map_or(text, |(_, sizes)| sizes);
+                let skipped = if prefixed(text.as_bytes(), 0, b"dim3") { 4 } else { 0 };
+                let text = text.get(skipped..).unwrap_or_default();
                 Value::Dims(numbers(text).into_iter().filter_map(exact).collect())
             }
             _ => Value::Text(text.to_owned()),

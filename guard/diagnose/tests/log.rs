@@ -36,6 +36,31 @@ fn a_size_serves_no_launch_that_it_does_not_belong_to() {
 }
 
 #[test]
+fn lines_about_something_else_explain_no_failure() {
+    const LOGS: &str = "\
+cuda-1: Loading blocks: 0/24; CUDA error: invalid argument
+cuda-1: num_blocks: 0%; CUDA error: invalid argument
+cuda-1: # GPU blocks: 0, # CPU blocks: 512; CUDA error: invalid argument
+cuda-1: grid size: 0.25; CUDA error: invalid argument
+cuda-1: Processing blocks 0 to 15; CUDA error: invalid argument
+cuda-1: smem_bytes=49152; smem_bytes=1024; CUDA error: invalid argument
+cuda-1: dim3 origin(0, 0, 0); CUDA error: invalid argument
+cuda-1: Allocated shared_memory: 64 GiB; CUDA error: invalid argument
+operator-copy-arguments: grid=(1,70000,1); cudaMemcpy failed: CUDA error: invalid argument
+registers-too-many: Used 255 registers; Used 32 registers; small<<<64, 512>>>; add<<<64, 256>>>; launch out of resources
+registers-too-many: dynamic shared memory: 65536; too many resources requested for launch
+cuda-700: features.shape: (3000000, 1024); x.shape: (32, 1024); an illegal memory access was encountered
+cuda-700: NCCL version 2.21.5; failed to connect to api.wandb.ai port 443: Connection timed out; CUDA error 700
+cuda-710: 7.0 GiB allocated by tensors, memory limit 7.5 GiB of cgroup v2; device-side assert triggered
+access-invalid: PM: suspend exit; unspecified launch failure; Invalid __global__ write of size 4 bytes
+cuda-100: thunderbolt 0-3: keyboard hub disconnected; no CUDA-capable device is detected";
+    for line in LOGS.lines() {
+        let (id, log) = line.split_once(": ").expect("an id and a log");
+        assert_eq!(diagnosis(&log.replace("; ", "\n")).failures[0].id, id, "{log}");
+    }
+}
+
+#[test]
 fn a_long_line_is_scanned_to_its_end_and_shown_truncated() {
     let long = "x ".repeat(MAX_LINE_BYTES);
     let found = diagnosis(&format!("{long} CUDA error: 700 \u{fc}{long}"));
