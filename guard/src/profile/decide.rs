@@ -30,11 +30,12 @@ impl ServedShape {
     }
 }
 
-/// Decision lists for the keys of `shapes`, with as few distinct choices as serve all of them.
+/// Decision lists for the keys of `shapes`, which are those of one kernel, with as few distinct choices as serve all.
 ///
 /// Shapes within an octave of the measured sizes are decided, since nothing is known of others. The number of items, which
 /// comes first, may be three octaves away: more items of the same kind take longer alike. There are no lists for
-/// objectives of latency and memory, whose bounds depend on the shape.
+/// objectives of latency and memory, whose bounds depend on the shape. A list is left out if it would need more than 64
+/// rows, or if the kernel needs more than 64 choices and the 64 most common ones do not serve all shapes of the list.
 #[must_use]
 pub fn decision_lists(shapes: &[ServedShape]) -> Vec<DecisionList> {
     let usable = |shape: &&ServedShape| shape.key.objective == Objective::Throughput;
@@ -136,7 +137,7 @@ fn list(shapes: &[&ServedShape], chosen: &[&RowChoice]) -> Option<DecisionList> 
         points.retain(|(sizes, _)| !contains(&region, sizes));
         // The last row decides whatever is left, and its choice must serve a shape.
         rows.push(row(if points.is_empty() { Region::new() } else { region }, bit)?);
-        if rows.len() == MAX_ROWS {
+        if rows.len() == MAX_ROWS && !points.is_empty() {
             return None;
         }
     }

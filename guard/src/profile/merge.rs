@@ -68,8 +68,9 @@ impl Document {
     ///
     /// The result depends neither on the order of the documents nor on repetitions. For each key and shape the
     /// latest entry is kept. With equal dates the entry with the most samples is kept, else the greatest. The greatest
-    /// decision list of a key is kept that contradicts no kept entry; if there is none, the entries make a new one. The smallest device name becomes the document's name, and the others become aliases. The latest version of
-    /// each component is kept.
+    /// decision list of a key is kept that contradicts no kept entry; if there is none, the entries make a new one, unless
+    /// it is [left out](super::decision_lists). The smallest device name becomes the document's name, and the others become
+    /// aliases. The latest version of each component is kept.
     ///
     /// Devices are the same if all their figures agree and their names are linked. Two documents are linked if
     /// they share a name or an alias, directly or through other documents. Merged one by one, a document that
@@ -123,8 +124,11 @@ impl Document {
         // Where none is left, the entries alone make a new one.
         keys.retain(|key| merged.decision(key).is_none());
         let of_keys = merged.entries.iter().filter(|entry| keys.contains(&entry.key));
-        for list in decision_lists(&of_keys.map(ServedShape::of).collect::<Vec<_>>()) {
-            merged.decide(list)?;
+        let shapes: Vec<ServedShape> = of_keys.map(ServedShape::of).collect();
+        for of_kernel in shapes.chunk_by(|one, other| one.key.kernel == other.key.kernel) {
+            for list in decision_lists(of_kernel) {
+                merged.decide(list)?;
+            }
         }
         *self = merged;
         Ok(conflicts)

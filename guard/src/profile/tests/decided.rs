@@ -216,13 +216,15 @@ fn an_entry_that_disagrees_removes_the_list_and_a_merge_makes_a_new_one() {
 #[test]
 fn a_merge_decides_in_linear_time_and_leaves_out_lists_that_would_be_too_long() {
     let measured = |document: &mut Document, kernel: &str, shapes: u64| {
-        let one =
-            |number: u64| entry(kernel, 1 + number * 7919 % 6000, 1 + number * 104_729 % 6000);
+        let one = |number: u64| Entry {
+            parameters: vec![(kernel.into(), 1)],
+            ..entry(kernel, 1 + number * 7919 % 6000, 1 + number * 104_729 % 6000)
+        };
         *document = self::document(document.entries.iter().cloned().chain((0..shapes).map(one)));
     };
     let mut base =
         document([Entry::confirmed(key("few"), entry("few", 3, 3).shape, String::new())]);
-    // Each shape has another choice.
+    // Each shape of each kernel has another choice.
     measured(&mut base, "few", 40);
     measured(&mut base, "many", 5000);
     let decided = |kernel: &str| {
