@@ -104,9 +104,6 @@ pub use launch::request::LaunchRequest;
 pub use launch::rule::{Rule, Unit};
 pub use launch::valid::ValidLaunch;
 pub use launch::validate::validate;
-// For the packages of this workspace.
-#[doc(hidden)]
-pub use launch::violation::count;
 pub use launch::violation::{Owner, Remedy, Violation, Violations};
 pub use launch::{abi, validate::validate_co_resident};
 pub use limits::{
@@ -127,10 +124,13 @@ pub use plan::choice::{Choice, Strategy};
 pub use plan::chunks::{Chunk, Chunks};
 pub use plan::explain::explain;
 pub use plan::launches::{Plan, PlannedLaunch};
-pub use plan::run::{PartialRun, catch_panic};
+pub use plan::run::PartialRun;
 pub use plan::signature::Parameter;
 pub use plan::slot::{Count, Scalar};
 pub use record::counters::Counts;
+// For the packages of this workspace.
+#[doc(hidden)]
+pub use {launch::violation::count, plan::run::catch_panic};
 
 #[cfg(doctest)]
 #[doc = include_str!("../README.md")]
