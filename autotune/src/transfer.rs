@@ -51,7 +51,7 @@ impl Roofline {
 pub fn transfer(guard: &Arc<Guard>, l2: L2, bytes: u64) -> Measured<Box<dyn Measurer>> {
     let policy = Policy { l2, ..Policy::default() };
     let Some(context) = guard.context() else {
-        let workload = HostTransfer { from: zeros(bytes / 2)?, to: zeros(bytes / 2)? };
+        let workload = HostTransfer::new(bytes / 2)?;
         return Ok(Box::new(InProcess::new(workload, HostClock::new(policy))));
     };
     let stream = context.new_stream()?;
@@ -64,11 +64,10 @@ pub fn transfer(guard: &Arc<Guard>, l2: L2, bytes: u64) -> Measured<Box<dyn Meas
 ///
 /// # Errors
 ///
-/// A failure if no way has a time, of kind [`FailureKind::Busy`] if other processes disturbed every sample.
+/// A failure if no way has a time, of kind [`FailureKind::Busy`] if other processes disturbed every sample of a way.
 pub fn attainable(measurer: &mut dyn Measurer, l2: L2, bytes: u64) -> Result<Attainable, Error> {
-    let mut failure =
-        MeasureFailure::new(FailureKind::Busy, "other processes disturbed every sample");
-    let mut best = 0;
+    let busy = || MeasureFailure::new(FailureKind::Busy, "other processes disturbed every sample");
+    let (mut best, mut failure) = (0, None);
     for way in WAYS {
         let candidate = candidate(way);
         let mut least = || -> Measured<Option<f64>> {
@@ -87,12 +86,13 @@ pub fn attainable(measurer: &mut dyn Measurer, l2: L2, bytes: u64) -> Result<Att
         };
         match least() {
             Ok(Some(least)) => best = best.max(whole(real(bytes) * 1e9 / least)),
-            Ok(None) => {}
-            Err(error) => failure = error,
+            // A quiet machine would give a time, so this outweighs the other way's failure.
+            Ok(None) => failure = Some(busy()),
+            Err(error) => failure = failure.or(Some(error)),
         }
     }
     if best == 0 {
-        return Err(failure.into());
+        return Err(failure.unwrap_or_else(busy).into());
     }
     Ok(Attainable { l2, bytes, bytes_per_second: best })
 }
@@ -102,7 +102,7 @@ fn candidate(way: u64) -> Candidate {
     Candidate::whole(vec![(WAY.to_owned(), way)], 1)
 }
 
-/// Memory of the host. Its pages are placed by the threads that touch them first, which copy.
+/// Zeros in memory of the host. The operating system places a page when a thread first writes to it.
 fn zeros(bytes: u64) -> Measured<Vec<u8>> {
     let failed = |error| {
         let message = format!("cannot allocate {bytes} bytes on the host: {error}");
@@ -116,6 +116,15 @@ fn zeros(bytes: u64) -> Measured<Vec<u8>> {
 struct HostTransfer {
     from: Vec<u8>,
     to: Vec<u8>,
+}
+
+impl HostTransfer {
+    fn new(bytes: u64) -> Measured<Self> {
+        let (mut from, to) = (zeros(bytes)?, zeros(bytes)?);
+        // Until they are written, all pages are the same one, whose reads do not leave the caches.
+        from.par_chunks_mut(PART_BYTES).for_each(|part| part.fill(1));
+        Ok(Self { from, to })
+    }
 }
 
 impl Workload for HostTransfer {
@@ -235,12 +244,13 @@ mod tests {
         assert_eq!((roofline.percent(&times), roofline.percent(&Summary::default())), (94, 0));
     }
 
-    /// Moves 1,000 bytes a microsecond, or half as many while others disturb it: all but every `quiet`th sample.
+    /// Copies 1,000 bytes a microsecond, or half as many while others disturb it: all but every `quiet`th sample. Like the
+    /// host, it refuses the reads.
     struct Disturbed(u32, u32);
 
     impl Measurer for Disturbed {
-        fn check(&mut self, _: &Candidate) -> Measured<()> {
-            Ok(())
+        fn check(&mut self, candidate: &Candidate) -> Measured<()> {
+            HostTransfer::new(0)?.prepare(candidate)
         }
 
         fn sample(&mut self, _: &Candidate, _: Portion) -> Measured<Sample> {
