@@ -11,7 +11,7 @@ use serde_json::json;
 use super::entry::{self, FaultJson};
 use crate::error::{CommandError, Exit};
 use crate::files::{note_published, profiles};
-use crate::output::{OutputArgs, counted, note, text, write};
+use crate::output::{Format, OutputArgs, counted, note, text, write};
 
 #[derive(Args)]
 pub(crate) struct Merge {
@@ -30,6 +30,10 @@ pub(crate) struct Merge {
 
 impl Merge {
     pub(crate) fn run(&self) -> Result<Exit, CommandError> {
+        let is_printed = self.output == Path::new("-");
+        if is_printed && self.format.format == Format::Json {
+            return Err(CommandError::invalid("--output - prints a profile: omit --format json"));
+        }
         let mut seen: BTreeSet<&Path> = BTreeSet::new();
         let all = profiles(&self.files)?;
         let files: Vec<&PathBuf> = all.iter().filter(|path| seen.insert(path.as_path())).collect();
@@ -42,7 +46,7 @@ impl Merge {
             note(format_args!("conflict: {conflict}"));
         }
         let exit = if faults.is_empty() { Exit::Yes } else { Exit::InvalidInput };
-        if self.output == Path::new("-") {
+        if is_printed {
             return write(&document.to_string()).map(|()| exit);
         }
         self.publish(&document)?;

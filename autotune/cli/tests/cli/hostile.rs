@@ -57,6 +57,7 @@ fn contradictions_and_impossible_values_are_usage_errors_before_any_work() {
         ("run --batch 0 -- true", "expected a whole number, such as 6, of at least 1"),
         ("run --batch x -- true", "expected a whole number, such as 6"),
         ("profile show ''", "a value is required"),
+        ("profile merge p.ron --output - --format json", "omit --format json"),
         #[cfg(not(feature = "fleet"))]
         ("profile pull oci://a/b:c --keys k", "add `--features fleet` to"),
     ];
