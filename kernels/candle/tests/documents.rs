@@ -104,7 +104,6 @@ fn the_commands_of_the_document_print_the_documented_output() {
         shell.args(["-c", command]).env("PATH", &path).output().expect("bash")
     };
     let expected = [
-        (0, "(grid, block or shared memory) exceeds a limit"),
         (1, "dynamic shared memory is 131072 bytes, the limit is 49152"),
         (0, "2 launches"),
         (0, "both blocks have the same weights"),
