@@ -9,13 +9,10 @@ use crate::known::{Known, ViolatedRule};
 use crate::pattern::Capture;
 use crate::relation::{Relation, evaluate};
 use crate::rows::{self, DERIVED, ROWS, Row, place_of};
-use crate::scan::{Fact, Found, Hit, LogScanner};
+use crate::scan::{Fact, Found, Hit, LogScanner, OF_LAUNCH};
 use crate::template::{fill, fill_all};
 use crate::value::Value;
 
-/// Facts that belong to one launch: lines away from a failure, they are another launch's.
-pub(crate) const OF_LAUNCH: [&str; 7] =
-    ["grid", "block", "dim3", "cluster", "shared", "registers", "kernel"];
 /// Lines between a launch's facts and its failure.
 const LAUNCH_LINES: u64 = 40;
 

@@ -8,12 +8,15 @@ use std::io::{self, BufRead};
 use crate::input;
 use crate::kinds::{Confidence, Platform};
 use crate::pattern::{Capture, Line, Pattern};
-use crate::rank::OF_LAUNCH;
 use crate::rows::{self, DERIVED, PATTERNS, ROWS, Row, Use};
 use crate::template::fill_all;
 use crate::traceback::Traceback;
 use crate::value::{Kind, number_of};
 use crate::words;
+
+/// Facts that belong to one launch: lines away from a failure, they are another launch's.
+pub(crate) const OF_LAUNCH: [&str; 7] =
+    ["grid", "block", "dim3", "cluster", "shared", "registers", "kernel"];
 
 /// Bytes of a line that a finding keeps.
 const SHOWN_BYTES: usize = 400;
