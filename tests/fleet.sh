@@ -165,9 +165,10 @@ start_registry
 gridguard push "$url" "$work/second.ron" --key "$work/signer.pem"
 # No space for the profile: a file may have 8 KiB.
 full() { (trap '' XFSZ && ulimit -f 8 && gridguard pull "$url" --keys "$work/signer.pub.pem" --folder "$folder"); }
+files=$(find "$folder" -type f | sort)
 fails 3 full
 cmp "$folder/nvidia-h200.ron" "$first"
-[ "$(find "$folder" -type f | wc -l)" = 3 ]
+[ "$(find "$folder" -type f | sort)" = "$files" ]
 pulls 5 "$work/second.ron"
 
 # The manifests of the example, against the schemas of Kubernetes.
