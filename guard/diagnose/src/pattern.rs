@@ -67,12 +67,12 @@ impl Line {
 
     /// Whether a tag in front of the message, or Python's kind of warning, says that nothing failed.
     pub(crate) fn is_notice(&self) -> bool {
-        const LEVELS: &str = "warning|warn|info|debug|notice|w|i|d";
+        const LEVELS: [&str; 8] = ["warning", "warn", "info", "debug", "notice", "w", "i", "d"];
         let tags = self.lower.get(..self.starts().pop().unwrap_or(0)).unwrap_or_default();
         // A path's drive, a thread or a host may be named like a level of one letter.
         let is_level = |word: &str| {
             let name = word.split(':').next().unwrap_or_default();
-            LEVELS.split('|').any(|it| it == name) && (name.len() > 1 || name == word)
+            LEVELS.contains(&name) && (name.len() > 1 || name == word)
         };
         let is_between = |c: char| c.is_whitespace() || "[](),|".contains(c);
         tags.split(is_between).any(is_level) || self.text.contains("Warning: ")
@@ -93,7 +93,9 @@ impl Line {
 /// The length of the tag that `text` begins with, with the blanks behind it: `[rank0]:`, `2026-01-31`, `ERROR`, `web-1 |`.
 fn tag(text: &str) -> Option<usize> {
     const LONGEST_TAG: usize = 80;
-    const LEVELS: &str = "critical|debug|e|err|error|f|fatal|i|info|w|warn|warning";
+    const LEVELS: [&str; 12] = [
+        "critical", "debug", "e", "err", "error", "f", "fatal", "i", "info", "w", "warn", "warning",
+    ];
     let end = text.char_indices().nth(LONGEST_TAG).map_or(text.len(), |(at, _)| at);
     let head = text.get(..end)?;
     let word = head.split(' ').next().unwrap_or_default();
@@ -104,7 +106,7 @@ fn tag(text: &str) -> Option<usize> {
     let length = match head.as_bytes().first()? {
         b'[' => head.find(']')? + 1,
         b'(' => head.find(')')? + 1,
-        _ if is_time || LEVELS.split('|').any(|it| it == plain) => word.len(),
+        _ if is_time || LEVELS.contains(&plain.as_str()) => word.len(),
         // The journal's host and process, and the name of a container.
         _ => match (head.find("]: "), head.find("| ")) {
             (Some(end), _) if !head.get(..end)?.contains(": ") => end + 1,

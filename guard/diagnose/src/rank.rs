@@ -17,8 +17,24 @@ use crate::value::Value;
 const LAUNCH_LINES: u64 = 40;
 
 /// Programs of commands that nobody can run under Windows.
-const OF_UNIX: &str =
-    "cat|df|dmesg|env|export|free|grep|ip|journalctl|ldconfig|ls|lsmod|lspci|sudo|systemctl|ulimit";
+const OF_UNIX: [&str; 16] = [
+    "cat",
+    "df",
+    "dmesg",
+    "env",
+    "export",
+    "free",
+    "grep",
+    "ip",
+    "journalctl",
+    "ldconfig",
+    "ls",
+    "lsmod",
+    "lspci",
+    "sudo",
+    "systemctl",
+    "ulimit",
+];
 
 /// The `within` of recovering rows that state a fallback: what failed there is no failure beside another one.
 const FALLBACK_LINES: u64 = 1;
@@ -369,8 +385,7 @@ impl Facts<'_> {
         let os = self.known(captures, found.line, "os");
         let can_run = |command: &str| {
             let program = command.split(' ').next().unwrap_or_default();
-            !(os.is_some_and(|it| it.text == "Windows")
-                && OF_UNIX.split('|').any(|it| it == program))
+            !(os.is_some_and(|it| it.text == "Windows") && OF_UNIX.contains(&program))
         };
         let is_launch = row.is_launch || explained.iter().any(|it| it.row.is_launch);
         // A cause has the name of the failure that it explains, best of one on its own line.
@@ -448,14 +463,39 @@ impl Facts<'_> {
 
 /// Whether a line names a GPU or its software.
 fn names_gpu(line: &str) -> bool {
-    const WORDS: &str = "cuda|gpu|device|nvidia|nccl|nvcc|cublas|cudnn|rocm|hip|vulkan|.cu|thrust|cub::|cutlass|triton|shared memory|threads per";
+    const WORDS: [&str; 18] = [
+        "cuda",
+        "gpu",
+        "device",
+        "nvidia",
+        "nccl",
+        "nvcc",
+        "cublas",
+        "cudnn",
+        "rocm",
+        "hip",
+        "vulkan",
+        ".cu",
+        "thrust",
+        "cub::",
+        "cutlass",
+        "triton",
+        "shared memory",
+        "threads per",
+    ];
     let line = line.to_ascii_lowercase();
-    WORDS.split('|').any(|it| line.contains(it))
+    WORDS.iter().any(|it| line.contains(it))
 }
 
 /// A whole number that a log states.
+#[allow(
+    clippy::as_conversions,
+    clippy::cast_possible_truncation,
+    clippy::cast_sign_loss,
+    reason = "checked"
+)]
 fn whole(number: f64) -> Option<u64> {
-    (0.0..9e15).contains(&number).then(|| format!("{number:.0}").parse().ok()).flatten()
+    (0.0..9e15).contains(&number).then_some(number as u64)
 }
 
 /// The rows that a row explains, and those that these explain.

@@ -347,7 +347,12 @@ impl LogScanner {
 }
 
 fn code_of(text: &str) -> Option<i64> {
-    format!("{:.0}", number_of(text)?).parse().ok()
+    #[allow(
+        clippy::as_conversions,
+        clippy::cast_possible_truncation,
+        reason = "codes have 32 bits"
+    )]
+    number_of(text).map(|it| it as i64)
 }
 
 /// The kind of a fact that a row states in words.

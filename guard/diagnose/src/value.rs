@@ -53,13 +53,32 @@ const OPERATORS: [Operator; 3] = [
 /// Bytes of a word, a path or a name.
 const LONGEST: usize = 400;
 
-/// The bytes of a unit in lower case: `b`, `kb`, `mib`, `gigabytes`.
-fn scale(unit: &str) -> Option<f64> {
-    const ENDS: &str = "|b|ib|bytes|yte|ytes|ilobytes|egabytes|ebibytes|igabytes|ibibytes|erabytes";
-    let power = "bkmgt".find(unit.chars().next()?)?;
-    let is_unit = ENDS.split('|').any(|end| unit.get(1..) == Some(end));
-    is_unit.then(|| (0..power).fold(1.0, |bytes, _| bytes * 1024.0))
-}
+const UNITS: [(&str, f64); 24] = [
+    ("bytes", 1.0),
+    ("byte", 1.0),
+    ("b", 1.0),
+    ("kib", 1024.0),
+    ("kb", 1024.0),
+    ("k", 1024.0),
+    ("kilobytes", 1024.0),
+    ("kbytes", 1024.0),
+    ("mib", 1_048_576.0),
+    ("mb", 1_048_576.0),
+    ("m", 1_048_576.0),
+    ("megabytes", 1_048_576.0),
+    ("mbytes", 1_048_576.0),
+    ("mebibytes", 1_048_576.0),
+    ("gib", 1_073_741_824.0),
+    ("gb", 1_073_741_824.0),
+    ("g", 1_073_741_824.0),
+    ("gigabytes", 1_073_741_824.0),
+    ("gbytes", 1_073_741_824.0),
+    ("gibibytes", 1_073_741_824.0),
+    ("tib", 1_099_511_627_776.0),
+    ("tb", 1_099_511_627_776.0),
+    ("t", 1_099_511_627_776.0),
+    ("terabytes", 1_099_511_627_776.0),
+];
 
 impl Kind {
     pub(crate) fn from_name(name: &str) -> Option<Self> {
@@ -175,7 +194,8 @@ fn size_of(text: &str) -> Option<f64> {
     let (digits, unit) = text.split_at(end.unwrap_or(text.len()));
     let digits = digits.trim();
     let unit = unit.trim().to_ascii_lowercase();
-    Some(number_of(digits)? * scale(&unit).unwrap_or(1.0))
+    let scale = UNITS.iter().find(|(name, _)| *name == unit).map_or(1.0, |(_, scale)| *scale);
+    Some(number_of(digits)? * scale)
 }
 
 #[allow(
@@ -298,8 +318,8 @@ fn sizes(bytes: &[u8], at: usize) -> Vec<usize> {
 fn unit(bytes: &[u8], at: usize) -> Option<usize> {
     let start = at + usize::from(bytes.get(at) == Some(&b' '));
     let end = run(bytes, start, u8::is_ascii_alphabetic);
-    let name = core::str::from_utf8(bytes.get(start..end)?).ok()?.to_ascii_lowercase();
-    scale(&name).map(|_| end)
+    let name = bytes.get(start..end)?.to_ascii_lowercase();
+    UNITS.iter().any(|(it, _)| it.as_bytes() == name).then_some(end)
 }
 
 fn parts(bytes: &[u8], at: usize) -> Option<usize> {

@@ -1,8 +1,9 @@
 //! Checks which devices are visible to CUDA, and why others are hidden.
 
-use gridguard::count;
 use std::env;
 use std::fs;
+
+use gridguard::count;
 
 use super::finding::{Finding, Subject};
 use super::smi::Smi;
