@@ -1,4 +1,4 @@
-//! A closure over a stream is tuned.
+//! A closure over a stream is tuned, and what the device moves is measured.
 
 use std::sync::Arc;
 
@@ -6,7 +6,9 @@ use cudarc::driver::CudaSlice;
 use gridguard::cuda::Args;
 use gridguard::profile::{Key, L2, Policy};
 use gridguard::{Axis, BatchAxis, Dim3, Guard, LaunchRequest, Parameter};
-use gridguard_autotune::{FailureKind, FnSpace, LaunchConfig, tune_fn};
+use gridguard_autotune::{FailureKind, FnSpace, LaunchConfig, attainable, transfer, tune_fn};
+
+use super::support::guard;
 
 const SOURCE: &str = r#"
 // y = 2 x over rows of 256 floats, a block of y a row. Blocks of 32 threads leave out an element.
@@ -68,4 +70,14 @@ fn a_closure_over_a_stream_is_tuned_and_a_wrong_block_never_wins() {
         assert!(tuned.outcome.candidates.iter().all(|one| one.candidate.block_threads < 2048));
         assert_eq!(tuned.entry.expect("complete").found.tolerance, "0");
     }
+}
+
+#[test]
+#[ignore = "needs a CUDA GPU"]
+fn a_device_reads_or_copies_at_more_than_a_hundred_gigabytes_a_second() {
+    let bytes = 1 << 28;
+    let mut measurer = transfer(guard(), L2::Cold, bytes).expect("memory");
+    let measured = attainable(measurer.as_mut(), L2::Cold, bytes).expect("measured");
+    println!("{measured:?}");
+    assert!((100..100_000).contains(&(measured.bytes_per_second / 1_000_000_000)));
 }
